@@ -64,7 +64,7 @@ def finale(ws: Path, *, on_step: Callable[[dict[str, int]], None] | None = None)
         "kv_waste_naive": 1 - used / reserved,
         "kv_waste_paged": 1 - used / allocated,
         "engine": Path(serve.__code__.co_filename).name,
-        "torch_version": torch.__version__,
+        "torch_version": str(torch.__version__),
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     ### END SOLUTION

@@ -1,0 +1,132 @@
+"""What the checks compare with: `ai_playground`'s own Transformer and full recompute.
+
+`first_divergence` is the one comparison of tokens in this project; every check uses it.
+"""
+
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ai_playground.models import Transformer, TransformerConfig
+from ai_playground.models.layers import RMSNorm
+from ai_playground.workspace import default_workspace, load_checkpoint, load_tokenizer
+
+TIE_TOLERANCE = 1e-4  # fp32: two correct matmuls can round differently by less than this
+
+
+def random_model(config: TransformerConfig, seed: int) -> Transformer:
+    """A model with random weights whose greedy text depends on every part of it.
+
+    Norm weights differ from 1, so that a skipped norm shows; queries and keys are larger than at
+    initialisation, so that attention prefers some positions and a wrong position or mask shows.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = Transformer(config)
+        with torch.no_grad():
+            for module in model.modules():
+                if isinstance(module, RMSNorm):
+                    module.weight.uniform_(0.5, 1.5)
+            for layer in model.layers:
+                layer.attn.wq.weight.mul_(3.0)
+                layer.attn.wk.weight.mul_(3.0)
+    return model.eval().requires_grad_(False)
+
+
+def trained_model(ws: Path) -> Transformer:
+    """The model of a workspace, loaded without any code of a student's."""
+    checkpoint = load_checkpoint(ws)
+    model = Transformer(checkpoint["config"])
+    model.load_state_dict(checkpoint["model"])
+    return model.eval().requires_grad_(False)
+
+
+def build_model(spec: dict[str, Any]) -> Transformer:
+    """The model that a case asks for; the last few are kept.
+
+    Args:
+        spec: `{"workspace": PATH}` is a trained one, `{"config": {...}, "seed": int}` a random one; both may
+            have a `"dtype"` such as `"bfloat16"`.
+    """
+    return _build(json.dumps(spec, sort_keys=True))
+
+
+@lru_cache(maxsize=8)
+def _build(text: str) -> Transformer:
+    spec = json.loads(text)
+    if "workspace" in spec:
+        model = trained_model(Path(spec["workspace"]))
+    else:
+        model = random_model(TransformerConfig.from_dict(spec["config"]), spec["seed"])
+    return model.to(getattr(torch, spec.get("dtype", "float32")))
+
+
+def prompt_ids(prompt: list[int] | str) -> list[int]:
+    """A case's prompt: token ids, or a text, which the workspace's tokenizer encodes."""
+    return load_tokenizer(default_workspace()).encode(prompt) if isinstance(prompt, str) else list(prompt)
+
+
+@torch.no_grad()
+def greedy(model: Transformer, prompt: list[int], n: int, eos_id: int | None = None) -> list[int]:
+    """`n` greedy tokens by full recompute, fewer if `eos_id` comes first (it is kept)."""
+    tokens = list(prompt)
+    for _ in range(n):
+        tokens.append(int(model(torch.tensor([tokens]))[0, -1].argmax()))
+        if tokens[-1] == eos_id:
+            break
+    return tokens[len(prompt) :]
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """The first place where tokens are wrong, seen along the engine's own tokens."""
+
+    position: int  # index into the new tokens
+    found: int
+    expected: int
+    gap: float  # how much larger the reference's logit of `expected` is
+
+
+@torch.no_grad()
+def first_divergence(
+    model: Transformer, prompt: list[int], output: list[int], tolerance: float = TIE_TOLERANCE
+) -> Divergence | None:
+    """Where `output` stops being a greedy continuation of `prompt`; None if it is one throughout.
+
+    One full forward pass over prompt and output gives the reference's logits before every new token. A token
+    is right if it is the argmax there, or if its logit is within `tolerance` of the argmax's: two correct
+    engines can round differently at a near-tie, and comparison then goes on along the engine's own tokens.
+
+    Args:
+        prompt: at least one token.
+        output: the engine's new tokens, each in [0, vocab_size).
+        tolerance: largest allowed difference of the two logits.
+    """
+    if not output:
+        return None
+    logits = model(torch.tensor([prompt + output[:-1]]))[0, len(prompt) - 1 :].float()  # (len(output), vocab_size)
+    found = torch.tensor(output)
+    best, expected = logits.max(dim=-1)
+    gap = best - logits.gather(1, found[:, None])[:, 0]
+    wrong = ((found != expected) & (gap > tolerance)).nonzero()
+    if len(wrong) == 0:
+        return None
+    at = int(wrong[0])
+    return Divergence(at, output[at], int(expected[at]), float(gap[at]))
+
+
+def token_pass_flops(config: TransformerConfig, context: int) -> int:
+    """Floating-point operations that one new token costs when it attends to `context` tokens.
+
+    Two for each weight of every matrix, the head included, and `4 * n_heads * head_dim * context` for the
+    scores and the weighted sum of each layer.
+    """
+    attention_weights = config.dim * config.head_dim * 2 * (config.n_heads + config.n_kv_heads)
+    ffn_weights = 3 * config.dim * config.hidden_dim
+    scores = 4 * config.n_heads * config.head_dim * context
+    layers = config.n_layers * (2 * (attention_weights + ffn_weights) + scores)
+    return layers + 2 * config.dim * config.vocab_size

@@ -1,0 +1,148 @@
+"""The process in which student code runs: `python -m milestones.worker`.
+
+It reads one request a line from standard input and answers on what was its standard output, one JSON line a
+case, then one line that says how the request ended. Whatever the student's code prints goes to standard error.
+
+    request   {"id": 1, "engine": PATH, "probe": "module:function", "cases": [...], "limit": seconds}
+    answer    {"id": 1, "case": 0, "evidence": ...}   or   {"id": 1, "case": 0, "error": {...}}
+    end       {"id": 1, "end": "done" | "timeout" | "died", "code": exit status}
+
+On Linux each request runs in a fork of this process, which has torch loaded already: nothing that one check
+leaves behind reaches the next, a crash costs one check, and starting costs milliseconds. Elsewhere the request
+runs in this very process, and whoever asked enforces the limit by ending it.
+"""
+
+import contextlib
+import importlib
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any, TextIO
+
+MAX_LINE = 16 * 2**20  # a longer answer is refused here, before it is sent
+
+
+def plain(value: Any) -> Any:
+    """`value` if it consists of plain JSON types, exactly; anything else becomes a note of what it was.
+
+    A subclass may redefine `==`, and a tensor or a numpy number is not what the contract asks for.
+    """
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if type(value) in (list, tuple):
+        return [plain(item) for item in value] if type(value) is list else {"not_plain": "tuple", "repr": _short(value)}
+    if type(value) is dict:
+        return {key if type(key) is str else _short(key): plain(item) for key, item in value.items()}
+    return {"not_plain": type(value).__qualname__, "repr": _short(value)}
+
+
+def error_of(error: BaseException, engine: Path) -> dict[str, Any]:
+    """What went wrong, with the traceback's lines that stand in the student's own files."""
+    folder = str(engine.parent if engine.is_file() else engine)
+    frames = traceback.extract_tb(error.__traceback__)
+    # Frames of this package and of the import machinery would only hide the student's own.
+    own = [f for f in frames if "milestones" not in Path(f.filename).parts and "importlib" not in f.filename]
+    lines = [f"{Path(f.filename).name}:{f.lineno} in {f.name}: {f.line}" for f in own]
+    if isinstance(error, SyntaxError) and error.filename:
+        lines.append(f"{Path(error.filename).name}:{error.lineno}: {(error.text or '').strip()}")
+    return {
+        "type": type(error).__name__,
+        "message": _short(error, 2_000),
+        "traceback": lines[-12:],
+        "not_written": isinstance(error, NotImplementedError),
+        "engine": folder,
+    }
+
+
+def run_request(request: dict[str, Any], channel: TextIO) -> None:
+    """Run the probe on every case and write an answer for each; an exception is an answer too."""
+    engine_path = Path(request["engine"])
+    module, function = request["probe"].split(":")
+    probe = getattr(importlib.import_module(module), function)
+    from milestones.engines import Engine
+
+    engine = Engine(engine_path)
+    for index, case in enumerate(request["cases"]):
+        answer: dict[str, Any] = {"id": request["id"], "case": index}
+        try:
+            answer["evidence"] = plain(probe(engine, case))
+        except BaseException as error:  # SystemExit and KeyboardInterrupt are the student's doing too
+            answer["error"] = error_of(error, engine_path)
+        line = json.dumps(answer)
+        if len(line) > MAX_LINE:
+            found = {"type": "OutputTooLarge", "message": f"the result is {len(line)} characters long"}
+            line = json.dumps({"id": request["id"], "case": index, "error": found | {"traceback": []}})
+        channel.write(line + "\n")
+        channel.flush()
+
+
+def run_forked(request: dict[str, Any], channel: TextIO) -> None:
+    """`run_request` in a child of its own; write how it ended."""
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setsid()  # so that whatever it starts can be ended with it
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # student code must not eat the next request
+            run_request(request, channel)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(0)
+    deadline = time.monotonic() + request["limit"]
+    end = "timeout"
+    status = 0
+    while time.monotonic() < deadline:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            end = "done" if status == 0 else "died"
+            break
+        time.sleep(0.002)
+    with contextlib.suppress(ProcessLookupError):  # it left nothing behind
+        os.killpg(child, signal.SIGKILL)
+    if end == "timeout":
+        os.waitpid(child, 0)
+    # A child killed in the middle of a line must not swallow this one.
+    channel.write(
+        "\n" + json.dumps({"id": request["id"], "end": end, "code": os.waitstatus_to_exitcode(status)}) + "\n"
+    )
+    channel.flush()
+
+
+def main() -> None:
+    channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # prints of student code go where they can be shown, not into the answers
+    requests = os.fdopen(os.dup(0), encoding="utf-8")
+
+    import torch
+
+    import milestones.probes  # noqa: F401  loaded before any student code, and before the forks
+
+    torch.set_num_threads(int(os.environ.get("COURSE_THREADS", "1")))
+    forking = sys.platform == "linux"
+    for line in requests:
+        request = json.loads(line)
+        if forking:
+            run_forked(request, channel)
+        else:
+            run_request(request, channel)
+            channel.write(json.dumps({"id": request["id"], "end": "done", "code": 0}) + "\n")
+            channel.flush()
+
+
+def _short(value: Any, limit: int = 200) -> str:
+    try:
+        text = str(value)
+    except Exception:
+        text = f"<{type(value).__qualname__} whose text cannot be shown>"
+    return text if len(text) <= limit else text[:limit] + " ..."
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,7 @@
+from milestones.harness import Check, Worker
+from milestones.m13c import CHECKS  # noqa: F401  conftest.py reads them
+from tests.milestones.verdict import judge
+
+
+def test_m13c(engine: str, check: Check, worker: Worker) -> None:
+    judge(check, engine, worker)

@@ -1,0 +1,16 @@
+"""From a check's result to pytest's: passed, failed with the teaching message, or skipped as not written yet."""
+
+import pytest
+
+from milestones.engines import engine_path
+from milestones.harness import Check, Result, Worker, run_check
+
+
+def judge(check: Check, engine: str, worker: Worker) -> Result:
+    """Run one check on one engine; returns its result if it passed."""
+    result = run_check(check, engine_path(engine), worker)
+    if result.status == "not_written":
+        pytest.skip(result.message)
+    if result.status == "failed":
+        pytest.fail(result.message, pytrace=False)
+    return result
