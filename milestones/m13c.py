@@ -233,11 +233,11 @@ CHECKS = (
         cases=(
             {
                 "label": "24 requests that end at different times (eos_id), batches of 8",
-                "requests": [ids(5 + index % 7, 16, seed=index) for index in range(24)],
+                "requests": [ids(5 + index % 7, _VOCAB, seed=index) for index in range(24)],
                 "max_new": 40,
                 "block_budget": 96,
-                "eos_id": 3,
-                "model": {"config": SHAPES["gqa"] | {"vocab_size": 16}, "seed": 1},
+                "eos_id": 43,
+                "model": _GQA,
             },
         ),
         judge=judge_static,

@@ -34,6 +34,9 @@ def random_model(config: TransformerConfig, seed: int) -> Transformer:
             for layer in model.layers:
                 layer.attn.wq.weight.mul_(3.0)
                 layer.attn.wk.weight.mul_(3.0)
+            if config.tie_embeddings:
+                # Else the newest token's own embedding outweighs all, and the model repeats it for ever.
+                model.embedding.weight.mul_(0.02)
     return model.eval().requires_grad_(False)
 
 
