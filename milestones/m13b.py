@@ -85,7 +85,7 @@ def _length_cases() -> tuple[dict[str, Any], ...]:
 def _shape_cases() -> tuple[dict[str, Any], ...]:
     cases = []
     for seed, (name, config) in enumerate(SHAPES.items()):
-        for block_size in (1, 4, 16, 32):
+        for block_size in (1, 16) if seed % 2 else (4, 32):
             case = {"prompt": ids(13 + seed, config["vocab_size"], seed), "n": 12, "block_size": block_size}
             label = f"greedy_paged on a random {name} model, a prompt of {13 + seed}, blocks of {block_size}"
             model = {"config": config, "seed": seed}
