@@ -23,7 +23,7 @@ HELPERS_COMMENT = "# Helpers of your own can go here."
 LINE_LENGTH = 120
 
 # "MARK SCHEME" is nbgrader's third kind of region; the course has none, so it counts as a mistake.
-_MARKER_WORDS = re.compile(r"\b(BEGIN|END)\W*(SOLUTION|HIDDEN\W*TEST|MARK\W*SCHEME)", re.IGNORECASE)
+_MARKER_WORDS = re.compile(r"\b(BEGIN|END)\W*(SOLUTION|HIDDEN\W*TEST|MARK\W*SCHEME)")
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
@@ -119,7 +119,8 @@ def read_marker(line: str, path: str, number: int, headings: bool = False) -> tu
         return MARKERS[text]
     words = text.strip("# ").upper()
     alike = difflib.get_close_matches(words, [marker.strip("# ") for marker in MARKERS], n=1, cutoff=0.85)
-    if _MARKER_WORDS.search(text) or alike or (text.startswith("###") and not headings):
+    loose = text if headings else text.upper()  # prose may well say "in the end, solutions differ"
+    if _MARKER_WORDS.search(loose) or alike or (text.startswith("###") and not headings):
         raise ReleaseError(
             f"{path}:{number}: expected one of {', '.join(MARKERS)}; found {text!r}. Spell the marker exactly so, "
             "or word the comment differently if it is none (three # are kept for markers)"

@@ -1,0 +1,43 @@
+"""nbgrader's settings for this course. nbgrader reads them when it is started in this folder, and only then.
+
+nbgrader generate_assignment m13        the same files as `uv run course release`, and the gradebook's cells
+"""
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+from grading.nbgrader_hooks import StripModules  # noqa: E402
+from grading.release import module_stubs  # noqa: E402
+
+c = get_config()  # noqa: F821  (nbgrader defines it)
+
+WORK = ROOT / "grading" / "work"  # everything that grading writes; git ignores it
+(WORK / "exchange").mkdir(parents=True, exist_ok=True)
+
+c.CourseDirectory.course_id = "mini_vllm"
+c.CourseDirectory.root = str(ROOT)
+c.CourseDirectory.source_directory = "solutions"
+c.CourseDirectory.release_directory = "assignments"
+c.CourseDirectory.submitted_directory = "grading/work/submitted"
+c.CourseDirectory.autograded_directory = "grading/work/autograded"
+c.CourseDirectory.feedback_directory = "grading/work/feedback"
+c.CourseDirectory.source_with_tests_directory = "grading/work/source_with_tests"
+c.CourseDirectory.solution_directory = "grading/work/solution"
+# The long timeout lets several processes write to one gradebook, each waiting for its turn.
+c.CourseDirectory.db_url = f"sqlite:///{(WORK / 'gradebook.db').as_posix()}?timeout=120"
+c.Exchange.root = str(WORK / "exchange")
+
+c.GenerateAssignment.preprocessors.prepend([StripModules])
+c.ClearSolutions.code_stub = {
+    "python": '# YOUR CODE HERE\nraise NotImplementedError("This part is yours to write: see the text above the cell.")'
+}
+
+# nbgrader puts the instructor's files over a submission's. Not so for the modules that students write, or everybody
+# would be graded on the solution. The names come from the markers, so that a new module cannot be forgotten.
+c.Autograde.exclude_overwriting = {
+    folder.name: list(module_stubs(folder)) for folder in (ROOT / "solutions").iterdir() if folder.is_dir()
+}
