@@ -18,14 +18,7 @@ from typer.testing import CliRunner, Result
 
 from grading import commands
 from grading.markers import ReleaseError
-from grading.release import (
-    ROOT,
-    leaks,
-    regenerate,
-    release_to,
-    stale,
-    student_half,
-)
+from grading.release import ROOT, leaks, regenerate, release_to, stale, student_half
 
 MODULE = '''\
 """M13b: greedy decoding."""
@@ -417,3 +410,28 @@ def test_the_command_writes_checks_and_releases(course: Path, monkeypatch: pytes
     for arguments in ([], ["--check"], ["--out", out]):
         refused = run(*arguments)
         assert refused.exit_code == 1 and "m13b_greedy.py:11: expected" in refused.output
+
+
+# ---- this checkout ---------------------------------------------------------------------------------------------
+
+
+def test_the_committed_tree_is_what_solutions_gives() -> None:
+    assert stale(ROOT) == [], "run `uv run course release`, look at the difference and commit it"
+
+
+def test_this_courses_half_stands_alone(tmp_path: Path) -> None:
+    """It leaks nothing, links to nothing that it lacks, and its tests run where there is no instructor's half."""
+    release_to(ROOT, tmp_path)
+    released = tree(tmp_path)
+    for name in (name for name in released if name.endswith(".md")):
+        for link in re.findall(r"\]\(([^)#:\s]+)", released[name].decode()):
+            assert (tmp_path / name).parent.joinpath(link).exists(), f"{name} links to {link}"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment.pop("COURSE_WORKSPACE", None)
+    # Every test file is imported, and of the tests those of the milestones run.
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-v", "-k", "test_m13"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    verdicts = dict(re.findall(r"::(test_m13\S+) ([A-Z]+)", done.stdout))
+    assert len(verdicts) > 10 and set(verdicts.values()) == {"SKIPPED"}, verdicts  # an empty stub earns nothing
+    assert tree(tmp_path) == released, "the tests wrote into the checkout"

@@ -1,0 +1,176 @@
+"""M13c: continuous batching over one pool of blocks, with preemption by recompute.
+
+Iteration-level scheduling follows Orca (Yu et al., OSDI 2022): requests join and leave the batch between two
+steps. Preemption follows vLLM (Kwon et al., SOSP 2023): the youngest request gives its blocks back, waits, and
+has its cache recomputed when it is admitted again.
+
+Card: milestones/m13c.md
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from m13b_greedy import BlockManager, PagedKVCache, check_request, default_model, paged_forward
+
+
+@dataclass
+class Sequence:
+    """One request on its way: what was asked and what has been made so far (given)."""
+
+    seq_id: int
+    prompt: list[int]
+    max_new: int
+    output: list[int] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.prompt) + len(self.output)
+
+    def finished(self, eos_id: int | None) -> bool:
+        """Whether its last token is made: `max_new` of them, or `eos_id`, which is kept as the last."""
+        return len(self.output) == self.max_new or (bool(self.output) and self.output[-1] == eos_id)
+
+
+class Engine:
+    """Serves sequences, first come, first served, from one pool of KV blocks.
+
+    A sequence is in `waiting`, in `running` (oldest first) or done. The newest token of a running sequence is
+    known but not yet in the cache: the next decode step writes it.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        sequences: list[Sequence],
+        num_blocks: int,
+        *,
+        block_size: int = 16,
+        max_batch: int = 8,
+        continuous: bool = True,
+        eos_id: int | None = None,
+    ) -> None:
+        self.model = model
+        self.device = next(model.parameters()).device
+        self.manager = BlockManager(num_blocks, block_size)
+        self.cache = PagedKVCache(model, num_blocks, block_size)
+        self.max_batch = max_batch
+        self.continuous = continuous
+        self.eos_id = eos_id
+        self.waiting = deque(seq for seq in sequences if seq.max_new > 0)
+        self.running: list[Sequence] = []
+        self.completed = len(sequences) - len(self.waiting)
+        self.preemptions = 0
+        self.history: list[dict[str, int]] = []
+
+    def step(self) -> None:
+        """Admit what fits, give every running sequence one token, retire what is finished."""
+        raise NotImplementedError("M13c: Engine.step is not written yet. Card: milestones/m13c.md")
+        self._record(batch)
+
+    def _admit(self) -> None:
+        """Move waiting sequences into the batch, oldest first, while there is a place and enough free blocks.
+
+        An admitted sequence is prefilled at once, which makes its next token. After a preemption the prefill
+        takes what had been made before too: prompt and output are kept apart, so nothing can be counted twice.
+        With `continuous=False` a new batch is formed only when the last one is done.
+        """
+        raise NotImplementedError("M13c: Engine._admit is not written yet. Card: milestones/m13c.md")
+
+    def _make_room(self) -> None:
+        """Give every running sequence a slot for its newest token, oldest first.
+
+        When no block is free, the youngest running sequence is preempted: it may be the very one that asks.
+        """
+        raise NotImplementedError("M13c: Engine._make_room is not written yet. Card: milestones/m13c.md")
+
+    def _preempt(self, seq: Sequence) -> None:
+        """Take the blocks of a sequence that has just left `running`; it is the next to be admitted again."""
+        raise NotImplementedError("M13c: Engine._preempt is not written yet. Card: milestones/m13c.md")
+
+    def _decode(self) -> None:
+        """One token for every running sequence, in one forward pass for the whole batch."""
+        raise NotImplementedError("M13c: Engine._decode is not written yet. Card: milestones/m13c.md")
+
+    def _next_tokens(self, batch: list[Sequence], tokens: Tensor, positions: Tensor) -> list[int]:
+        """Greedy next token of each sequence of the batch; `tokens` and `positions` are `(B, T)`."""
+        raise NotImplementedError("M13c: Engine._next_tokens is not written yet. Card: milestones/m13c.md")
+
+    def _retire(self) -> None:
+        """Take finished sequences out of the batch and give their blocks back."""
+        raise NotImplementedError("M13c: Engine._retire is not written yet. Card: milestones/m13c.md")
+
+    def _record(self, batch: int) -> None:
+        """Add this step to the history: its batch, and the KV memory in tokens at its end (given)."""
+        block_size, tables = self.manager.block_size, self.manager.tables
+        self.history.append(
+            {
+                "running": batch,
+                "reserved": sum(len(seq.prompt) + seq.max_new for seq in self.running),
+                "allocated": sum(len(tables[seq.seq_id]) for seq in self.running) * block_size,
+                "used": sum(len(seq) - 1 for seq in self.running),
+                "completed": self.completed,
+            }
+        )
+
+
+def default_budget(requests: list[list[int]], max_new: int, block_size: int, max_batch: int) -> int:
+    """Blocks for a pool in which a full batch can start but not finish, so that serving it preempts (given).
+
+    Half way between what the first batch needs at its start and at its end, and never too small for the
+    longest request alone.
+    """
+
+    def blocks(tokens: int) -> int:
+        return -(-tokens // block_size)
+
+    start = sum(blocks(len(prompt)) for prompt in requests[:max_batch])
+    end = sum(blocks(len(prompt) + max_new - 1) for prompt in requests[:max_batch])
+    return max([(start + end) // 2] + [blocks(len(prompt) + max_new - 1) for prompt in requests])
+
+
+def serve(
+    requests: list[list[int]],
+    max_new: int,
+    block_budget: int | None = None,
+    *,
+    model: nn.Module | None = None,
+    block_size: int = 16,
+    max_batch: int = 8,
+    continuous: bool = True,
+    eos_id: int | None = None,
+    on_step: Callable[[dict[str, int]], None] | None = None,
+) -> dict:
+    """Serve all requests through one paged pool and report what happened.
+
+    Args:
+        requests: prompts, token ids each.
+        max_new: tokens to make for each request.
+        block_budget: number of blocks in the pool; None takes `default_budget`, which forces preemption.
+        model: any `Transformer`; None takes the workspace's.
+        block_size: token slots in a block.
+        max_batch: sequences that run at the same time, at most.
+        continuous: False serves in static batches, for comparison.
+        eos_id: a token that ends its request early; it is kept as the last of the output.
+        on_step: called with each new record of the history, for a progress bar.
+
+    Returns:
+        `completed` (int), `preemptions` (int), `steps` (int), `outputs` (the new ids of each request, in the
+        order of `requests`), `history` (a dict a step: `running`, and in tokens `reserved` as a slab for each
+        request would, `allocated` in blocks, `used`).
+
+    Raises:
+        ValueError: a request that `check_request` refuses or that could not fit the pool even alone, or a
+            size below 1. Nothing has been served then.
+    """
+    model = model or default_model()
+    for name, size in (("block_size", block_size), ("max_batch", max_batch)):
+        if size < 1:
+            raise ValueError(f"{name} must be at least 1, got {size}")
+    for index, prompt in enumerate(requests):
+        check_request(f"request {index}", prompt, max_new, model.config)
+    if block_budget is None:
+        block_budget = default_budget(requests, max_new, block_size, max_batch)
+    raise NotImplementedError("M13c: serve is not written yet. Card: milestones/m13c.md")
