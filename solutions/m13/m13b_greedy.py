@@ -65,11 +65,11 @@ def greedy_reference(prompt_ids: list[int], n: int, *, model: nn.Module | None =
         The `n` new token ids, without the prompt; the argmax, and the first index on a tie.
 
     Raises:
-        ValueError: see `check_request`.
+        ValueError: what `check_request` refuses, before any work.
     """
     model = model or default_model()
-    check_request("greedy_reference", prompt_ids, n, model.config)
     ### BEGIN SOLUTION
+    check_request("greedy_reference", prompt_ids, n, model.config)
     device = next(model.parameters()).device
     tokens = list(prompt_ids)
     for _ in range(n):
@@ -218,8 +218,8 @@ def greedy_paged(prompt_ids: list[int], n: int, *, model: nn.Module | None = Non
     Args, Returns, Raises: as `greedy_reference`; `block_size` is the number of token slots in a block.
     """
     model = model or default_model()
-    check_request("greedy_paged", prompt_ids, n, model.config)
     ### BEGIN SOLUTION
+    check_request("greedy_paged", prompt_ids, n, model.config)
     device = next(model.parameters()).device
     num_blocks = -(-(len(prompt_ids) + n) // block_size)
     manager = BlockManager(num_blocks, block_size)
