@@ -1,0 +1,158 @@
+"""A workspace that cannot be used says which file, what is wrong and what to do; nothing recorded is ever lost."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from ai_playground.models import TransformerConfig
+from ai_playground.tokenizer import EOS, Tokenizer
+from ai_playground.workspace import (
+    WorkspaceError,
+    load_checkpoint,
+    load_tokenizer,
+    read_metrics,
+    record_metrics,
+    save_checkpoint,
+    write_json,
+)
+from milestones.reference import random_model, trained_model
+from milestones.shapes import SHAPES
+
+CONFIG = TransformerConfig(**SHAPES["gqa"])
+
+
+@pytest.fixture
+def ws(tmp_path: Path) -> Path:
+    save_checkpoint(tmp_path, CONFIG, random_model(CONFIG, 0).state_dict())
+    return tmp_path
+
+
+def refusal(ws: Path) -> str:
+    with pytest.raises(WorkspaceError) as error:
+        load_checkpoint(ws)
+    assert "uv run course train" in str(error.value), "every message says what to do"
+    return str(error.value)
+
+
+def test_what_was_saved_is_what_is_loaded(ws: Path) -> None:
+    model = random_model(CONFIG, 0)
+    loaded = trained_model(ws)
+    assert loaded.config == CONFIG
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], tensor)
+
+
+def test_a_missing_folder_and_missing_files_are_named(ws: Path) -> None:
+    assert "does not exist" in refusal(ws / "nowhere")
+    (ws / "final.pt").unlink()
+    assert "has no final.pt" in refusal(ws)
+    (ws / "config.json").unlink()
+    assert "has no config.json" in refusal(ws)
+    with pytest.raises(WorkspaceError, match=r"has no tokenizer\.json"):
+        load_tokenizer(ws)
+
+
+@pytest.mark.parametrize("size", [0, 1, 100, 20_000])
+def test_a_truncated_checkpoint_is_refused(ws: Path, size: int) -> None:
+    whole = (ws / "final.pt").read_bytes()
+    (ws / "final.pt").write_bytes(whole[:size])
+    assert "truncated" in refusal(ws)
+
+
+class Runs:
+    """Unpickling this runs code."""
+
+    def __reduce__(self):
+        return os.mkdir, ("it-ran",)
+
+
+def test_code_in_a_checkpoint_is_refused_and_never_run(ws: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ws)
+    for payload in (Runs(), {"config": CONFIG.to_dict(), "model": {"a": Runs()}}):
+        torch.save(payload, ws / "final.pt")
+        assert "could run code" in refusal(ws)
+    assert not (ws / "it-ran").exists()
+
+
+def test_other_layouts_are_refused(ws: Path) -> None:
+    for content, words in (
+        ([1, 2], "found list"),
+        ({"model": {}}, "must hold exactly"),
+        ({"config": CONFIG.to_dict(), "model": {"a": 1}}, "state dict"),
+        ({"config": CONFIG.to_dict(), "model": torch.ones(2)}, "state dict"),
+    ):
+        torch.save(content, ws / "final.pt")
+        assert words in refusal(ws)
+
+
+def test_a_config_that_does_not_match_the_weights_names_the_fields(ws: Path) -> None:
+    values = CONFIG.to_dict()
+    write_json(ws / "config.json", values | {"n_layers": 5, "rope_theta": 7.0})
+    message = refusal(ws)
+    assert "n_layers: config.json says 5, final.pt says 3" in message
+    assert "rope_theta" in message
+    assert "vocab_size" not in message
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "not a model configuration"),
+        ("[]", "found list"),
+        ('{"dim": 8}', "missing"),
+        (json.dumps(CONFIG.to_dict() | {"colour": 1}), "colour"),
+        (json.dumps(CONFIG.to_dict() | {"dim": -1}), "dim must be a positive integer"),
+        (json.dumps(CONFIG.to_dict() | {"n_kv_heads": 3}), "multiple of n_kv_heads"),
+        ("\xff", "not a model configuration"),
+    ],
+)
+def test_a_broken_config_is_refused(ws: Path, text: str, words: str) -> None:
+    (ws / "config.json").write_text(text, encoding="latin-1")
+    assert words in refusal(ws)
+
+
+def test_metrics_accumulate_and_other_keys_stay(ws: Path) -> None:
+    record_metrics(ws, "m7_training", {"loss": 1.5})
+    record_metrics(ws, "m13_finale", {"text": "a"})
+    record_metrics(ws, "m13_finale", {"text": "b"})
+    assert read_metrics(ws) == {"m7_training": {"loss": 1.5}, "m13_finale": {"text": "b"}}
+    assert not list(ws.glob("*.partial"))
+
+
+@pytest.mark.parametrize("text", ["{half", "[1]", ""])
+def test_corrupt_metrics_are_kept_aside_and_said_so(ws: Path, text: str) -> None:
+    (ws / "metrics.json").write_text(text)
+    with pytest.warns(UserWarning, match=r"kept as metrics\.corrupt"):
+        record_metrics(ws, "m13_finale", {"text": "a"})
+    (aside,) = ws.glob("metrics.corrupt-*.json")
+    assert aside.read_text() == text
+    assert read_metrics(ws) == {"m13_finale": {"text": "a"}}
+
+
+@pytest.mark.parametrize("value", [{"x": torch.ones(1)}, {"x": float("nan")}])
+def test_metrics_that_are_not_json_are_refused_and_the_file_stays(ws: Path, value: dict) -> None:
+    record_metrics(ws, "m7_training", {"loss": 1.5})
+    with pytest.raises(ValueError, match="m13_finale"):
+        record_metrics(ws, "m13_finale", value)
+    assert read_metrics(ws) == {"m7_training": {"loss": 1.5}}
+    assert not list(ws.glob("*.partial"))
+
+
+def test_the_tokenizer_gives_back_any_text_and_marks_beginnings(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.train(["Once upon a time there was a fox."] * 4, 300)
+    text = "Once upon a time, Zoë 🦊 said:\n\n“hm”"
+    ids = tokenizer.encode(text)
+    assert tokenizer.decode(ids) == text
+    assert ids[0] == tokenizer.token_id("<|bos|>")
+    assert tokenizer.decode([*ids, tokenizer.token_id(EOS)]) == text
+    tokenizer.save(tmp_path / "tokenizer.json")
+    assert load_tokenizer(tmp_path).encode(text) == ids
+    for wrong in (-1, tokenizer.vocab_size):
+        with pytest.raises(ValueError, match=f"token id {wrong} at position 1"):
+            tokenizer.decode([0, wrong])
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(WorkspaceError, match=r"not a tokenizer\.json"):
+        load_tokenizer(tmp_path)
