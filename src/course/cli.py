@@ -1,23 +1,27 @@
 """The `course` command: thin sub-commands over the library, the milestones and, where it is there, grading."""
 
-import sys
-from pathlib import Path
+import os
 
 import typer
 
+from course.finale import finale
+from course.paths import ROOT, add_root_to_path
+
 app = typer.Typer(no_args_is_help=True, add_completion=False)
+app.command()(finale)
 
 
 @app.callback()
 def _course() -> None:
     """Train, serve and check M13."""
+    # Threads that spin while they wait make two of them slower than one on a busy machine.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def add_instructor_commands() -> None:
     """The sub-commands of `grading/`, where it is there; a student's checkout lacks the folder."""
-    root = Path(__file__).resolve().parents[2]
-    if (root / "grading" / "commands.py").is_file():
-        sys.path.insert(0, str(root))
+    if (ROOT / "grading" / "commands.py").is_file():
+        add_root_to_path()
         from grading.commands import register
 
         register(app)
