@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from grading.markers import SOLUTION, ReleaseError, find_regions, pair_markers, read_marker, strip
+from grading.markers import MARKERS, SOLUTION, ReleaseError, find_regions, pair_markers, read_marker, strip
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -318,8 +318,8 @@ def leaks(root: Path, files: dict[str, bytes]) -> list[str]:
     `solutions/` that is not released. Markers are read here in nbgrader's loose way and not with
     `grading.markers`, so that a mistake there shows here. A line that students may read anyway, since it stands
     outside all regions too, is none. In generated files no secret may stand, be it in a cell's metadata or output;
-    in a file written by hand single lines can be chance (or a card's last hint), so three in a row are a leak.
-    The name of a hidden file is a leak anywhere.
+    in a file written by hand single lines can be chance (or a card's last hint), so three in a row are a leak, and
+    so is a marker. The name of a hidden file is a leak anywhere.
 
     Args:
         root: the instructor's checkout.
@@ -346,7 +346,9 @@ def leaks(root: Path, files: dict[str, bytes]) -> list[str]:
         if name in made:
             found += [f"{name}: {line}" for line in sorted(secrets) if line in text]
         else:
-            found += [f"{name}: {' / '.join(run)}" for run in sorted(runs & set(_runs(text.split("\n"))))]
+            lines = text.split("\n")
+            found += [f"{name}: {' / '.join(run)}" for run in sorted(runs & set(_runs(lines)))]
+            found += [f"{name}: {line.strip()}" for line in lines if line.strip() in MARKERS]
         found += [f"{name}: names {hidden}" for hidden in hidden_names if hidden in text]
     return found
 
@@ -390,7 +392,10 @@ def _toggle(lines: list[str]) -> tuple[list[list[str]], str]:
 
 
 def _all_text(name: str, data: bytes) -> str:
-    text = data.decode("utf-8", "replace")
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:  # weights, pictures: no lines of text
+        return ""
     return "\n".join(_strings(json.loads(text))) if name.endswith(".ipynb") else text
 
 
@@ -457,8 +462,9 @@ def _read(path: Path) -> str:
 
 
 def _write_all(root: Path, files: dict[str, bytes], remove: Iterable[str]) -> None:
-    """Write all files or none. What can fail (a full disk, a missing permission) fails before anything is replaced."""
-    partial = {}
+    """Write all files or none: first beside the old ones, where a full disk does no harm, then in their place."""
+    partial: dict[Path, Path] = {}
+    before: dict[Path, bytes | None] = {}
     try:
         for name, data in files.items():
             path = root / name
@@ -466,7 +472,13 @@ def _write_all(root: Path, files: dict[str, bytes], remove: Iterable[str]) -> No
             partial[path] = path.with_name(path.name + ".partial")
             partial[path].write_bytes(data)
         for path, temporary in partial.items():
+            old = path.read_bytes() if path.is_file() else None
             os.replace(temporary, path)
+            before[path] = old
+    except BaseException:
+        for path, old in before.items():
+            path.unlink() if old is None else path.write_bytes(old)
+        raise
     finally:
         for temporary in partial.values():
             temporary.unlink(missing_ok=True)

@@ -30,6 +30,7 @@ def greedy_paged(prompt_ids: list[int], n: int) -> list[int]:
     """The `n` new tokens."""
     ### BEGIN SOLUTION
     engine = make_the_paged_engine(prompt_ids)
+    engine.warm_up_the_block_pool()
     return [engine.decode_one_more() for _ in range(n)]
     ### END SOLUTION
 '''
@@ -218,7 +219,7 @@ def source_of(index: int, source: str) -> Callable[[Path], None]:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda root: edit(root / "solutions/m13/m13b_greedy.py", "### END", "### END "), "m13b_greedy.py:11:"),
+        (lambda root: edit(root / "solutions/m13/m13b_greedy.py", "### END", "### END "), "m13b_greedy.py:12:"),
         (lambda root: shutil.move(root / "solutions/m13/m13b_greedy.py", root / "solutions/m13/greedy.py"), "m13b_gre"),
         (lambda root: (root / "solutions/m13/hidden_x.py").write_text(MODULE), "to stay with the instructor"),
         (lambda root: (root / "solutions/m13/hidden.ipynb").write_text("{}"), "to stay with the instructor"),
@@ -249,18 +250,20 @@ def test_a_refusal_names_the_place_and_leaves_the_tree_as_it_was(
     assert tree(course / "assignments") == {"m13/m13b_greedy.py": b"# as it was\n"}
 
 
-def test_a_failed_write_leaves_the_tree_as_it_was(course: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("step", ["write_bytes", "replace"])
+def test_a_failed_write_leaves_the_tree_as_it_was(course: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     regenerate(course)
     edit(course / "solutions/m13/m13b_greedy.py", "greedy decoding", "decoding, greedily")
     before = tree(course)
-    write_bytes = Path.write_bytes
+    owner = Path if step == "write_bytes" else os
+    original = getattr(owner, step)
 
-    def full_disk(path: Path, data: bytes) -> int:
+    def fail(path: Path, argument: object) -> object:
         if path.name.startswith("kv_generate"):
             raise OSError("no space left")
-        return write_bytes(path, data)
+        return original(path, argument)
 
-    monkeypatch.setattr(Path, "write_bytes", full_disk)
+    monkeypatch.setattr(owner, step, fail)
     with pytest.raises(OSError, match="no space"):
         regenerate(course)
     assert tree(course) == before
@@ -345,21 +348,24 @@ def appended(name: str, text: str) -> Callable[[dict[str, bytes]], None]:
     return lambda files: files.update({name: files[name] + text.encode()})
 
 
-SOLUTION_LINES = "\n".join(MODULE.split("\n")[8:10])
+SOLUTION_LINES = MODULE.split("\n")[8:11]
+SOLUTION_TEXT = "\n".join(SOLUTION_LINES)
 
 
 @pytest.mark.parametrize(
     ("spoil", "found"),
     [
-        (appended("assignments/m13/m13b_greedy.py", SOLUTION_LINES), "engine = make_the_paged_engine(prompt_ids)"),
-        (appended("projects/p3_kv_serve/kv_generate.py", SOLUTION_LINES), "engine = make_the_paged_engine(prompt_ids)"),
+        (appended("assignments/m13/m13b_greedy.py", SOLUTION_TEXT), "engine = make_the_paged_engine(prompt_ids)"),
+        (appended("projects/p3_kv_serve/kv_generate.py", SOLUTION_TEXT), "engine = make_the_paged_engine(prompt_ids)"),
         (appended("assignments/m13/m13b_greedy.py", "SEED_OF_HIDDEN = 90210"), "SEED_OF_HIDDEN = 90210"),
         (in_notebook(lambda nb: nb["cells"][1].update(source=["if x:\n", "    " + ANSWER])), ANSWER),
         (in_notebook(lambda nb: nb["cells"][1]["metadata"].update(before=[{"was": HIDDEN_CHECK}])), HIDDEN_CHECK),
         (in_notebook(lambda nb: nb["metadata"].update({WHOLE_CELL: 1})), WHOLE_CELL),
         (in_notebook(lambda nb: nb["cells"][4].update(outputs=[new_output("stream", text="> " + OUTPUT)])), OUTPUT),
-        (appended("milestones/m13b.md", f"{SOLUTION_LINES}\n{HIDDEN_CHECK}\n"), None),
+        (appended("milestones/m13b.md", "\n".join([*SOLUTION_LINES[:2], HIDDEN_CHECK])), None),
+        (appended("milestones/m13b.md", SOLUTION_TEXT), "engine = make_the_paged_engine"),
         (appended("milestones/m13b.md", "see hidden_m13b.json"), "names hidden_m13b.json"),
+        (appended("tests/test_given.py", "    ### BEGIN HIDDEN TESTS\n"), "### BEGIN HIDDEN TESTS"),
     ],
 )  # fmt: skip
 def test_a_planted_leak_is_found(
@@ -409,7 +415,7 @@ def test_the_command_writes_checks_and_releases(course: Path, monkeypatch: pytes
     edit(course / "solutions/m13/m13b_greedy.py", "### BEGIN SOLUTION", "")
     for arguments in ([], ["--check"], ["--out", out]):
         refused = run(*arguments)
-        assert refused.exit_code == 1 and "m13b_greedy.py:11: expected" in refused.output
+        assert refused.exit_code == 1 and "m13b_greedy.py:12: expected" in refused.output
 
 
 # ---- this checkout ---------------------------------------------------------------------------------------------
