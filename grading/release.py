@@ -57,17 +57,17 @@ def released_files(folder: Path) -> list[Path]:
     """The files of a source folder that students get a version of: notebooks, and modules with a solution region.
 
     Raises:
-        ReleaseError: markers that are wrong, or a file called `hidden...` that asks to be released.
+        ReleaseError: markers that are wrong, or a file with `hidden` in its name that asks to be released.
     """
     released = []
     for path in _files(folder):
         module = path.suffix == ".py" and any(r.kind == SOLUTION for r in find_regions(_read(path), str(path)))
         if not module and path.suffix != ".ipynb":
             continue
-        if any(part.startswith("hidden") for part in path.relative_to(folder).parts):
+        if "hidden" in path.relative_to(folder).as_posix():
             raise ReleaseError(
-                f"{path}:1: expected what is called hidden... to stay with the instructor; found a file that would be "
-                "released (a notebook, or a module with solution regions). Rename it, or take the markers out"
+                f"{path}:1: expected a file with 'hidden' in its name to stay with the instructor; found one that "
+                "would be released (a notebook, or a module with solution regions). Rename it, or take the markers out"
             )
         released.append(path)
     return released
@@ -335,7 +335,7 @@ def leaks(root: Path, files: dict[str, bytes]) -> list[str]:
         secret, open_text = _split_by_markers(path, released=path in released)
         secret_blocks += secret
         public.append(open_text)
-        if path.name.startswith("hidden"):
+        if "hidden" in path.name:
             hidden_names.append(path.name)
     known = "\n".join(public)
     secrets = {line for block in secret_blocks for line in _long_lines(block)}
