@@ -1,11 +1,13 @@
-"""M7: the stories and their splits."""
+"""M7: the stories and their splits, and the optimiser."""
 
 import re
 
 import pytest
+import torch
 
 from ai_playground.prompts import FINALE_PROMPTS
 from ai_playground.training import corpus
+from ai_playground.training.muon import Muon, orthogonalise
 from ai_playground.training.tales import BOYS, GIRLS, TALES
 
 # The corpus
@@ -102,3 +104,38 @@ def test_finale_prompts_are_openings_that_the_stories_could_have(train_stories: 
         assert 4 <= len(prompt.split()) <= 40
         assert " ".join(prompt.split()[:2]) in first_words, prompt
         assert prompt == prompt.strip(), "a space at the end would split a token that training never saw split"
+
+
+# The optimiser
+
+
+def test_orthogonalise_keeps_the_directions_and_levels_the_singular_values() -> None:
+    generator = torch.Generator().manual_seed(0)
+    for shape in ((3, 16, 16), (2, 8, 24), (2, 24, 8)):
+        matrices = torch.randn(shape, generator=generator)
+        result = orthogonalise(matrices)
+        assert result.shape == matrices.shape
+        values = torch.linalg.svdvals(result)
+        # The smallest singular value of a square random matrix may take more iterations to grow.
+        assert values[:, :-1].min() > 0.5
+        assert values.max() < 1.3
+        u, _, vh = torch.linalg.svd(matrices, full_matrices=False)
+        core = u.mT @ result @ vh.mT  # diagonal if the directions are those of the input
+        off_diagonal = core - torch.diag_embed(core.diagonal(dim1=1, dim2=2))
+        assert off_diagonal.abs().max() < 1e-4
+
+
+def test_muon_agrees_with_pytorchs_up_to_its_bfloat16() -> None:
+    generator = torch.Generator().manual_seed(0)
+    start = [torch.randn(shape, generator=generator) for shape in ((16, 16), (16, 16), (32, 16), (16, 32))]
+    ours = [torch.nn.Parameter(w.clone()) for w in start]
+    theirs = [torch.nn.Parameter(w.clone()) for w in start]
+    optimisers = (Muon(ours, lr=0.02), torch.optim.Muon(theirs, lr=0.02, momentum=0.95, weight_decay=0.0))
+    for _ in range(3):
+        for a, b in zip(ours, theirs, strict=True):
+            a.grad = torch.randn(a.shape, generator=generator)
+            b.grad = a.grad.clone()
+        for optimiser in optimisers:
+            optimiser.step()
+    for a, b, w in zip(ours, theirs, start, strict=True):
+        assert (a - b).norm() < 0.05 * (b - w).norm()
