@@ -1,14 +1,64 @@
-"""M7: the stories and their splits, and the optimiser."""
+"""M7: the stories and their splits, the optimiser, and a trainer that reproduces, resumes and refuses what is wrong."""
 
+import json
 import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from rich.console import Console
+from typer.testing import CliRunner
 
 from ai_playground.prompts import FINALE_PROMPTS
+from ai_playground.tokenizer import BOS, EOS, Tokenizer
 from ai_playground.training import corpus
 from ai_playground.training.muon import Muon, orthogonalise
 from ai_playground.training.tales import BOYS, GIRLS, TALES
+from ai_playground.training.trainer import (
+    DEFAULT,
+    QUICK,
+    STATE,
+    Run,
+    Settings,
+    TrainingError,
+    Windows,
+    file_texts,
+    name_metrics,
+    story_texts,
+    train,
+)
+from ai_playground.workspace import load_checkpoint, load_tokenizer, read_metrics, repo_root
+from course.cli import app
+
+TINY = Settings(
+    steps=12,
+    tokens_per_step=128,
+    windows=((0.5, 16), (0.5, 64)),
+    stories=60,
+    heldout_stories=12,
+    warmup=2,
+    vocab_size=300,
+    dim=16,
+    n_layers=2,
+    n_heads=2,
+    n_kv_heads=1,
+    hidden_dim=32,
+    max_seq_len=64,
+)
+QUIET = Console(quiet=True)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Iterator[None]:
+    """For models this small a second thread costs more than it brings."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
 
 # The corpus
 
@@ -139,3 +189,204 @@ def test_muon_agrees_with_pytorchs_up_to_its_bfloat16() -> None:
             optimiser.step()
     for a, b, w in zip(ours, theirs, start, strict=True):
         assert (a - b).norm() < 0.05 * (b - w).norm()
+
+
+# Settings and windows
+
+
+def test_the_schedules_cover_the_whole_run() -> None:
+    for settings in (DEFAULT, QUICK, TINY):
+        assert sum(share for share, _ in settings.windows) == pytest.approx(1)
+        lengths = [settings.window(step) for step in range(settings.steps)]
+        assert lengths == sorted(lengths)
+        assert lengths[-1] == settings.max_seq_len, "the last positions must be trained too"
+        scales = [settings.lr_scale(step) for step in range(settings.steps)]
+        assert max(scales) == pytest.approx(1)
+        assert 0 < scales[-1] < 0.01 or settings is TINY
+    assert QUICK.steps < DEFAULT.steps / 2
+
+
+def test_windows_begin_with_a_text_and_run_on_into_the_next() -> None:
+    texts = ["Ann ran.", "Bob sat down.", "Cy slept."]
+    tokenizer = Tokenizer.train(texts, 270)
+    windows = Windows(texts, tokenizer, longest=64)
+    inputs, targets = windows.batch(np.array([1, 2]), 40)
+    assert inputs.shape == targets.shape == (2, 40)
+    assert torch.equal(inputs[:, 1:], targets[:, :-1])
+    assert inputs[:, 0].tolist() == [tokenizer.token_id(BOS)] * 2
+    marked = tokenizer.backend.decode(inputs[0].tolist(), skip_special_tokens=False)
+    # The decoder sets no space around the markers, so nothing but the texts is between them.
+    pieces = [piece.strip() for piece in marked.replace(EOS, "").split(BOS) if piece.strip()]
+    assert pieces[:2] == ["Bob sat down.", "Cy slept."]
+    assert pieces[2].startswith("Ann"), "the last text runs on into the first"
+
+
+# The trainer
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A workspace from one whole tiny run."""
+    ws = tmp_path_factory.mktemp("tiny") / "ws"
+    metrics = train(ws, TINY, figure=ws.parent / "loss.png", console=QUIET)
+    assert metrics["steps"] == TINY.steps
+    return ws
+
+
+def test_a_run_writes_the_whole_workspace(trained: Path) -> None:
+    checkpoint, tokenizer = load_checkpoint(trained), load_tokenizer(trained)
+    config = checkpoint["config"]
+    assert (config.vocab_size, config.eos_id) == (tokenizer.vocab_size, tokenizer.token_id(EOS))
+    assert not (trained / STATE).exists(), "the state of a finished run is of no use"
+    assert (trained.parent / "loss.png").read_bytes().startswith(b"\x89PNG")
+    curve = json.loads((trained / "loss_final.json").read_text())
+    assert set(curve) == {"steps", "train_loss", "heldout_loss"}
+    assert curve["steps"] == list(range(1, TINY.steps + 1))
+    assert len(curve["train_loss"]) == len(curve["heldout_loss"]) == TINY.steps
+    assert curve["heldout_loss"][-1] < curve["heldout_loss"][0], "training must have taught it something"
+    metrics = read_metrics(trained)["m7_training"]
+    assert metrics["tokens"] == TINY.steps * TINY.tokens_per_step
+    assert metrics["parameters"] == sum(w.numel() for w in checkpoint["model"].values())
+    assert 0 <= metrics["repeated_names_right"] <= 1
+    assert metrics["cpu_seconds"] > 0
+
+
+def test_the_seed_decides_the_weights(trained: Path, tmp_path: Path) -> None:
+    again, other = tmp_path / "again", tmp_path / "other"
+    train(again, TINY, figure=tmp_path / "loss.png", console=QUIET)
+    train(other, replace(TINY, seed=1), figure=tmp_path / "loss.png", console=QUIET)
+    first = load_checkpoint(trained)["model"]
+    assert all(torch.equal(first[name], w) for name, w in load_checkpoint(again)["model"].items())
+    assert (again / "tokenizer.json").read_bytes() == (trained / "tokenizer.json").read_bytes()
+    assert not torch.equal(first["norm.weight"], load_checkpoint(other)["model"]["norm.weight"])
+
+
+def test_a_resumed_run_equals_an_uninterrupted_one(trained: Path, tmp_path: Path) -> None:
+    ws = tmp_path / "ws"
+    assert train(ws, TINY, figure=tmp_path / "loss.png", console=QUIET, stop_after=5) == {}
+    assert sorted(path.name for path in ws.iterdir()) == [STATE], "nothing else is written before the end"
+    train(ws, TINY, resume=True, figure=tmp_path / "loss.png", console=QUIET)
+    whole, resumed = load_checkpoint(trained)["model"], load_checkpoint(ws)["model"]
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+    assert (ws / "loss_final.json").read_text() == (trained / "loss_final.json").read_text()
+
+
+def test_a_new_run_keeps_the_other_metrics(trained: Path, tmp_path: Path) -> None:
+    ws = tmp_path / "ws"
+    ws.mkdir()
+    (ws / "metrics.json").write_text('{"m13_finale": {"text": "kept"}}')
+    train(ws, replace(TINY, steps=2), figure=tmp_path / "loss.png", console=QUIET)
+    assert set(read_metrics(ws)) == {"m13_finale", "m7_training"}
+
+
+def test_resume_refuses_another_run_and_says_what_differs(tmp_path: Path) -> None:
+    ws = tmp_path / "ws"
+    with pytest.raises(TrainingError, match="nothing to resume"):
+        train(ws, TINY, resume=True, console=QUIET)
+    train(ws, TINY, figure=tmp_path / "loss.png", console=QUIET, stop_after=2)
+    with pytest.raises(TrainingError, match=r"dim: this run has 32, the saved one 16.*seed: this run has 3"):
+        train(ws, replace(TINY, seed=3, dim=32), resume=True, console=QUIET)
+    book = tmp_path / "book.txt"
+    book.write_text("".join(f"Line {i} of a very long book.\n" for i in range(2_000)))
+    with pytest.raises(TrainingError, match="text that is trained on"):
+        train(ws, TINY, data=book, resume=True, console=QUIET)
+    (ws / STATE).write_bytes((ws / STATE).read_bytes()[:500])
+    with pytest.raises(TrainingError, match="is not a training state"):
+        train(ws, TINY, resume=True, console=QUIET)
+
+
+def test_name_metrics_are_perfect_for_an_oracle_and_poor_for_a_blank_model() -> None:
+    texts = story_texts(TINY)
+    run = Run(TINY, texts, Tokenizer.train(texts.train, 2048))
+
+    class Oracle(torch.nn.Module):
+        """Knows the next token: puts all weight on it."""
+
+        config = replace(run.model.config, max_seq_len=512)
+        embedding = run.model.embedding
+
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.one_hot(tokens.roll(-1, dims=1), run.tokenizer.vocab_size).float()
+
+    def shares(model: torch.nn.Module) -> float:
+        # The written stories are not of interest here, and an oracle cannot write any.
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("ai_playground.training.trainer.sample", lambda *_: "Tom and Mia")
+            metrics = name_metrics(model, run.tokenizer, n=5)
+        assert metrics["names_per_story"] == 2
+        return metrics["repeated_names_right"]
+
+    assert shares(Oracle()) == 1
+    assert shares(run.model) < 0.2
+
+
+# Text files
+
+
+def book_file(tmp_path: Path) -> Path:
+    path = tmp_path / "book.txt"
+    path.write_text(
+        "".join(f"Chapter {i}. The miller counted {i} sacks of flour.\n\n" for i in range(600)), encoding="utf-8"
+    )
+    return path
+
+
+def test_a_text_file_is_cut_into_passages_with_a_held_out_end(tmp_path: Path) -> None:
+    path = book_file(tmp_path)
+    texts = file_texts(path)
+    assert not set(texts.train) & set(texts.heldout)
+    words = " ".join(texts.train + texts.heldout).split()
+    assert words == path.read_text().split(), "no word is lost or moved"
+    assert max(map(len, texts.train)) <= 1_000
+    assert len(texts.heldout) == (len(texts.train) + len(texts.heldout)) // 20
+
+
+def test_text_without_paragraphs_or_spaces_is_cut_too(tmp_path: Path) -> None:
+    path = tmp_path / "long.txt"
+    path.write_text("".join(chr(0x4E00 + i % 19_001) for i in range(30_000)), encoding="utf-8")
+    texts = file_texts(path)
+    assert "".join(texts.train + texts.heldout) == path.read_text(encoding="utf-8")
+    assert max(map(len, texts.train)) <= 1_000
+
+
+def test_a_text_file_trains_a_model_that_writes(tmp_path: Path) -> None:
+    ws = tmp_path / "ws"
+    metrics = train(ws, TINY, data=book_file(tmp_path), figure=tmp_path / "loss.png", console=QUIET)
+    assert metrics["corpus"] == "book.txt"
+    assert "repeated_names_right" not in metrics, "names are only known for our own stories"
+    assert metrics["heldout_loss"] < np.log(300)
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (None, "found nothing"),
+        (b"", "found 0"),
+        (b"Too short.", "at least 20,000 characters, found 10"),
+        (b"abc \xff\xfe" * 9_000, "expected UTF-8 text, found byte 0xff at offset 4"),
+        (b"same\n" * 9_000, "only one distinct passage"),
+    ],
+)
+def test_a_bad_text_file_is_refused_by_the_command(tmp_path: Path, content: bytes | None, complaint: str) -> None:
+    path = tmp_path / "text.txt"
+    if content is not None:
+        path.write_bytes(content)
+    result = CliRunner().invoke(app, ["train", "--data", str(path), "--workspace", str(tmp_path / "ws")])
+    assert result.exit_code == 2
+    assert complaint in " ".join(result.output.split())
+    assert not (tmp_path / "ws").exists()
+
+
+# The shipped model
+
+
+def test_the_shipped_model_is_the_one_that_the_settings_describe() -> None:
+    ws = repo_root() / "checkpoints" / "myllm"
+    checkpoint, tokenizer = load_checkpoint(ws), load_tokenizer(ws)
+    assert checkpoint["config"] == DEFAULT.config(tokenizer)
+    assert sum(w.numel() for w in checkpoint["model"].values()) <= 2_000_000
+    assert (ws / "final.pt").stat().st_size <= 8_000_000
+    metrics = json.loads((ws / "metrics.json").read_text(encoding="utf-8"))["m7_training"]
+    assert (metrics["steps"], metrics["seed"]) == (DEFAULT.steps, DEFAULT.seed)
+    curve = json.loads((ws / "loss_final.json").read_text(encoding="utf-8"))
+    assert curve["steps"][-1] == DEFAULT.steps

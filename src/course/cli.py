@@ -6,9 +6,11 @@ import typer
 
 from course.finale import finale
 from course.paths import ROOT, add_root_to_path
+from course.train import train
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 app.command()(finale)
+app.command()(train)
 
 
 @app.callback()
