@@ -6,11 +6,12 @@ import typer
 
 from course.finale import finale
 from course.paths import ROOT, add_root_to_path
+from course.student import check, hint, status, watch
 from course.train import train
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
-app.command()(finale)
-app.command()(train)
+for command in (finale, train, status, check, hint, watch):
+    app.command()(command)
 
 
 @app.callback()
