@@ -18,7 +18,8 @@ def judge_load(case: dict[str, Any], evidence: Any) -> None:
     from milestones.reference import build_model
 
     if evidence is None or evidence.get("returned") != "Module":
-        found = "None" if evidence is None else f"a {evidence.get('returned')}"
+        returned = (evidence or {}).get("returned", "NoneType")
+        found = "None" if returned == "NoneType" else f"a {returned}"
         raise CheckFailed("a torch.nn.Module", found, "the function must `return` the model")
     model = build_model(case.get("model") or {"workspace": case["workspace"]})
     if evidence["training"]:
