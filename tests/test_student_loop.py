@@ -79,6 +79,7 @@ def test_unknown_names_are_refused_with_those_there_are() -> None:
         (["check", "m99"], "no milestone 'm99'; there are m13a, m13b"),
         (["check", "m13a.nothing"], "m13a.shipped_model"),
         (["hint", "m99"], "no card m99.md"),
+        (["check", "m13a", "--engine", "nowhere"], "no engine 'nowhere'"),
     ):
         result = CliRunner().invoke(app, arguments)
         assert result.exit_code == 2

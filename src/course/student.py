@@ -103,14 +103,13 @@ def watch(engine: EngineOption = "assignments") -> None:
     add_root_to_path()
     from watchfiles import watch as watch_files
 
-    from milestones.engines import engine_path
     from milestones.harness import Worker
 
-    path = engine_path(engine)
+    path = _engine_path(engine)
     folders = {path if path.is_dir() else path.parent}
     if engine == "assignments":
         folders.add(ROOT / "assignments" / "m13")
-    console.print(f"Watching {', '.join(str(folder.relative_to(ROOT)) for folder in sorted(folders))}; Ctrl-C ends it.")
+    console.print(f"Watching {', '.join(map(str, sorted(folders)))}; Ctrl-C ends it.")
     with Worker() as worker:
         _watch_once(engine, worker)
         for changes in watch_files(*folders, raise_interrupt=False):
@@ -150,16 +149,25 @@ def _checks(name: str) -> list["Check"]:
 
 
 def _run(checks: list["Check"], engine: str, worker: "Worker", *, show: bool) -> Iterator["Result"]:
-    from milestones.engines import engine_path
     from milestones.harness import run_check
 
+    path = _engine_path(engine)
     for check in checks:
-        result = run_check(check, engine_path(engine), worker)
+        result = run_check(check, path, worker)
         if show:
             console.print(f"{MARKS[result.status]}  {check.name}  [dim]{check.claim} ({result.seconds:.1f} s)[/dim]")
             if result.message:
                 console.print(result.message, markup=False)
         yield result
+
+
+def _engine_path(name: str) -> Path:
+    from milestones.engines import engine_path
+
+    try:
+        return engine_path(name)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 def _state_of(statuses: list[str]) -> str:
