@@ -27,6 +27,11 @@ from ai_playground.workspace import repo_root
 
 START_UP_SECONDS = 120.0  # importing torch on a slow, busy machine; not counted against a check's own limit
 GRACE_SECONDS = 5.0
+MAX_ANSWERS = 32 * 2**20  # bytes that one request may send, all its cases together
+
+
+class WorkerBroken(RuntimeError):
+    """The worker did not start. The machine or the sandbox is at fault, never the student's code."""
 
 
 class CheckFailed(Exception):
@@ -86,7 +91,7 @@ class Answer:
     """What the worker sent for one request."""
 
     cases: list[dict[str, Any]]  # each has "evidence" or "error"; fewer than asked for if it ended early
-    end: str  # "done", "timeout" or "died"
+    end: str  # "done", "timeout", "died" or "flood"
     code: int
     printed: str
 
@@ -129,12 +134,35 @@ class Worker:
             env=self.env,
             cwd=repo_root(),
             start_new_session=os.name == "posix",
+            pipesize=2**18,  # fewer switches between the two processes for a large answer
         )
         self.lines: queue.Queue[bytes | None] = queue.Queue()
         self.printed: deque[bytes] = deque(maxlen=64)
-        threading.Thread(target=_pump, args=(self.process.stdout, self.lines.put, True), daemon=True).start()
-        threading.Thread(target=_pump, args=(self.process.stderr, self.printed.append, False), daemon=True).start()
-        self.fresh = True
+        self.received = 0
+        self.is_ready = False
+        threading.Thread(target=self._read_answers, args=(self.process.stdout, self.lines), daemon=True).start()
+        threading.Thread(target=_read_prints, args=(self.process.stderr, self.printed), daemon=True).start()
+
+    def ready(self) -> None:
+        """Wait until the worker has loaded torch; no student code has run in it before that.
+
+        Raises:
+            WorkerBroken: it ended or stayed silent instead.
+        """
+        self.start()
+        if self.is_ready:
+            return
+        try:
+            line = self.lines.get(timeout=START_UP_SECONDS)
+        except queue.Empty:
+            line = b""
+        if line is None or _parse(line) != {"ready": True}:
+            state = f"it was silent for {START_UP_SECONDS:g} s" if line == b"" else "it ended"
+            time.sleep(0.1)  # for the other thread to read the last words
+            said = b"".join(self.printed).decode("utf-8", "replace").strip()[-2_000:]
+            self.close()
+            raise WorkerBroken(f"expected {self.command[0]} to start a worker; {state}. It said: {said or 'nothing'}")
+        self.is_ready = True
 
     def close(self) -> None:
         """End the worker and whatever it started."""
@@ -146,15 +174,19 @@ class Worker:
             else:
                 self.process.kill()
         self.process.wait()
-        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
-            with contextlib.suppress(OSError):
-                stream.close()
+        with contextlib.suppress(OSError):  # the other two are closed by the threads that read them
+            self.process.stdin.close()
         self.process = None
 
     def ask(self, engine: Path, probe: Callable[..., Any], cases: list[dict[str, Any]], limit: float) -> Answer:
-        """Run a probe on cases; never raises for what the student's code does, and never waits for ever."""
-        self.start()
+        """Run a probe on cases; never raises for what the student's code does, and never waits for ever.
+
+        Raises:
+            WorkerBroken: see `ready`.
+        """
+        self.ready()
         self.requests += 1
+        self.received = 0
         self.printed.clear()
         request = {
             "id": self.requests,
@@ -163,7 +195,7 @@ class Worker:
             "cases": cases,
             "limit": limit,
         }
-        deadline = time.monotonic() + limit + GRACE_SECONDS + (START_UP_SECONDS if self.fresh else 0.0)
+        deadline = time.monotonic() + limit + GRACE_SECONDS
         answered: dict[int, dict[str, Any]] = {}
         try:
             self.process.stdin.write(json.dumps(request).encode() + b"\n")
@@ -176,15 +208,28 @@ class Worker:
             except queue.Empty:
                 return self._ended(answered, "timeout")
             if line is None:
-                return self._ended(answered, "died")
+                return self._ended(answered, "flood" if self.received > MAX_ANSWERS else "died")
             answer = _parse(line)
             if answer.get("id") != self.requests:
                 continue  # a blank line, or something that student code wrote into the channel
             if "end" in answer:
-                self.fresh = False
-                return self._answer(answered, str(answer["end"]), int(answer.get("code", 0)))
+                code = answer.get("code")
+                result = self._answer(answered, str(answer["end"])[:20], code if type(code) is int else 0)
+                if answer.get("leftovers"):
+                    self.close()
+                return result
             if answer.get("case") == len(answered):
                 answered[len(answered)] = answer
+
+    def _read_answers(self, stream: Any, lines: "queue.Queue[bytes | None]") -> None:
+        """Lines to the queue until the stream ends or one request sends more than any honest one would."""
+        with contextlib.suppress(OSError, ValueError), stream:
+            for line in iter(lambda: stream.readline(MAX_ANSWERS), b""):
+                self.received += max(len(line), 256)  # a flood of empty lines costs memory too
+                if self.received > MAX_ANSWERS:
+                    break
+                lines.put(line)
+        lines.put(None)
 
     def _ended(self, answered: dict[int, dict[str, Any]], end: str) -> Answer:
         code = self.process.poll() or 0
@@ -208,12 +253,12 @@ def run_check(check: Check, engine: Path, worker: Worker) -> Result:
             if index >= len(answer.cases):
                 raise _no_answer(check, answer)
             error = answer.cases[index].get("error")
-            if error and error.get("not_written"):
+            if isinstance(error, dict) and error.get("not_written"):
                 result.status, result.message = "not_written", str(error.get("message"))
                 break
-            if error:
+            if isinstance(error, dict):
                 raise _raised(error)
-            check.judge(case, answer.cases[index].get("evidence"))
+            _judge(check, case, answer.cases[index].get("evidence"))
         else:
             if answer.end != "done":
                 raise _no_answer(check, answer)
@@ -222,6 +267,17 @@ def run_check(check: Check, engine: Path, worker: Worker) -> Result:
         result.message = explain(check, case, failure, answer.printed)
     result.seconds = time.monotonic() - start
     return result
+
+
+def _judge(check: Check, case: dict[str, Any], evidence: Any) -> None:
+    """The check's judge. Evidence can be forged, so what a judge stumbles over is a failed check, not a crash."""
+    try:
+        check.judge(case, evidence)
+    except CheckFailed:
+        raise
+    except Exception as error:
+        found = f"something else ({type(error).__name__}: {str(error)[:200]})"
+        raise CheckFailed("evidence in the form that the probe gives it", found) from error
 
 
 def explain(check: Check, case: dict[str, Any], failure: CheckFailed, printed: str = "") -> str:
@@ -243,7 +299,8 @@ def explain(check: Check, case: dict[str, Any], failure: CheckFailed, printed: s
 
 
 def _raised(error: dict[str, Any]) -> CheckFailed:
-    where = error.get("traceback") or []
+    where = error.get("traceback")
+    where = [line for line in where if isinstance(line, str)] if isinstance(where, list) else []
     found = f"{error.get('type')}: {error.get('message')}"
     if where:
         found += "\n" + "\n".join(f"                  {line}" for line in where[-6:])
@@ -258,6 +315,12 @@ def _no_answer(check: Check, answer: Answer) -> CheckFailed:
             f"no answer {done}; it was stopped",
             "a loop that never ends: does every step either make a token or admit or retire a request?",
         )
+    if answer.end == "flood":
+        return CheckFailed(
+            "answers of a sensible size",
+            f"more than {MAX_ANSWERS // 2**20} MiB {done}; it was stopped",
+            "something writes to the channel through which the checks read their answers",
+        )
     return CheckFailed(
         "an answer to every input",
         f"the process ended by itself {done}, with exit status {answer.code}",
@@ -265,12 +328,11 @@ def _no_answer(check: Check, answer: Answer) -> CheckFailed:
     )
 
 
-def _pump(stream: Any, put: Callable[[Any], None], mark_end: bool) -> None:
-    with contextlib.suppress(OSError, ValueError):
-        for line in iter(lambda: stream.readline(32 * 2**20), b""):
-            put(line)
-    if mark_end:
-        put(None)
+def _read_prints(stream: Any, printed: "deque[bytes]") -> None:
+    """The last pieces of what was printed; a line may be endless, so it is read in pieces."""
+    with contextlib.suppress(OSError, ValueError), stream:
+        for piece in iter(lambda: stream.readline(4096), b""):
+            printed.append(piece)
 
 
 def _parse(line: bytes) -> dict[str, Any]:

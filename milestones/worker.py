@@ -5,7 +5,9 @@ case, then one line that says how the request ended. Whatever the student's code
 
     request   {"id": 1, "engine": PATH, "probe": "module:function", "cases": [...], "limit": seconds}
     answer    {"id": 1, "case": 0, "evidence": ...}   or   {"id": 1, "case": 0, "error": {...}}
-    end       {"id": 1, "end": "done" | "timeout" | "died", "code": exit status}
+    end       {"id": 1, "end": "done" | "timeout" | "died", "code": exit status, "leftovers": bool}
+
+Before all that, once torch is loaded, it says {"ready": true}.
 
 On Linux each request runs in a fork of this process, which has torch loaded already: nothing that one check
 leaves behind reaches the next, a crash costs one check, and starting costs milliseconds. Elsewhere the request
@@ -13,6 +15,7 @@ runs in this very process, and whoever asked enforces the limit by ending it.
 """
 
 import contextlib
+import ctypes
 import importlib
 import json
 import os
@@ -22,6 +25,8 @@ import time
 import traceback
 from pathlib import Path
 from typing import Any, TextIO
+
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # of Linux's prctl
 
 MAX_LINE = 16 * 2**20  # a longer answer is refused here, before it is sent
 
@@ -86,6 +91,7 @@ def run_forked(request: dict[str, Any], channel: TextIO) -> None:
     if child == 0:
         try:
             os.setsid()  # so that whatever it starts can be ended with it
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # the worker may be ended first
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # student code must not eat the next request
             run_request(request, channel)
         except BaseException:
@@ -108,11 +114,29 @@ def run_forked(request: dict[str, Any], channel: TextIO) -> None:
         os.killpg(child, signal.SIGKILL)
     if end == "timeout":
         os.waitpid(child, 0)
+    last = {"id": request["id"], "end": end, "code": os.waitstatus_to_exitcode(status), "leftovers": _leftovers()}
     # A child killed in the middle of a line must not swallow this one.
-    channel.write(
-        "\n" + json.dumps({"id": request["id"], "end": end, "code": os.waitstatus_to_exitcode(status)}) + "\n"
-    )
+    channel.write("\n" + json.dumps(last) + "\n")
     channel.flush()
+
+
+def _adopt_orphans() -> None:
+    """Make processes whose parent ends children of this one, so that none is lost sight of."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _leftovers() -> bool:
+    """End the processes that the request left behind, daemons too; whether some are still there."""
+    children = Path(f"/proc/self/task/{os.getpid()}/children")
+    for _ in range(50):  # each round, what the ended ones had started moves up
+        pids = [int(pid) for pid in children.read_text().split()]
+        if not pids:
+            return False
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError, ChildProcessError):
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+    return True
 
 
 def main() -> None:
@@ -126,6 +150,10 @@ def main() -> None:
 
     torch.set_num_threads(int(os.environ.get("COURSE_THREADS", "1")))
     forking = sys.platform == "linux"
+    if forking:
+        _adopt_orphans()
+    channel.write('{"ready": true}\n')
+    channel.flush()
     warm = False
     for line in requests:
         request = json.loads(line)
@@ -136,7 +164,7 @@ def main() -> None:
                 warm = True
         else:
             run_request(request, channel)
-            channel.write(json.dumps({"id": request["id"], "end": "done", "code": 0}) + "\n")
+            channel.write(json.dumps({"id": request["id"], "end": "done", "code": 0, "leftovers": False}) + "\n")
             channel.flush()
 
 

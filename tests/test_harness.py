@@ -1,0 +1,86 @@
+"""The harness believes nothing that comes out of a worker, and nothing in there stops it."""
+
+import sys
+import textwrap
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from milestones import m13b
+from milestones.harness import Result, Worker, WorkerBroken, run_check
+
+CHECK = next(check for check in m13b.CHECKS if check.name == "m13b.refusals")
+FORGE = """
+import json, os, sys
+def send(line):
+    for fd in range(3, 64):
+        try:
+            os.write(fd, (line + "\\n").encode())
+        except OSError:
+            pass
+"""
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[Worker]:
+    with Worker() as worker:
+        yield worker
+
+
+def result_of(worker: Worker, folder: Path, code: str, **changes: object) -> Result:
+    (folder / "m13b_greedy.py").write_text(FORGE + textwrap.dedent(code))
+    return run_check(replace(CHECK, **changes), folder, worker)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a worker is one process, which the flood ends")
+def test_a_flood_of_answers_is_cut_off(worker: Worker, tmp_path: Path) -> None:
+    result = result_of(worker, tmp_path, "while True: send('{}' * 500_000)", limit=60.0)
+    assert result.status == "failed" and "MiB" in result.message
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        '{"id": 1, "case": 0, "evidence": 5}',
+        '{"id": 1, "case": 0, "error": 5}',
+        '{"id": 1, "case": 0, "error": {"traceback": 5, "type": {}, "message": ["\\\\ud800"]}}',
+        '{"id": 1, "end": "done", "code": "zero"}',
+        '{"id": 1, "end": ["done"], "code": null}',
+        "[" * 100_000,
+        "1" * 10_000,
+        '{"ready": true}',
+    ],
+)
+def test_a_forged_answer_is_a_failed_check(forged: str, worker: Worker, tmp_path: Path) -> None:
+    line = forged.replace('"id": 1', f'"id": {worker.requests + 1}')
+    result = result_of(worker, tmp_path, f"send({line!r})\nsys.exit(0)")
+    assert result.status == "failed"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a daemon is found by Linux's means")
+def test_a_daemon_is_ended_with_the_check(worker: Worker, tmp_path: Path) -> None:
+    note = tmp_path / "pid"
+    result_of(
+        worker,
+        tmp_path,
+        f"""
+        import time
+        if os.fork() == 0:
+            os.setsid()
+            if os.fork() == 0:
+                open({str(note)!r}, "w").write(str(os.getpid()))
+                time.sleep(60)
+            os._exit(0)
+        while not os.path.exists({str(note)!r}) or not open({str(note)!r}).read():
+            time.sleep(0.01)
+        """,
+    )
+    assert not Path(f"/proc/{note.read_text()}").exists()
+
+
+def test_a_worker_that_does_not_start_is_nobodys_failed_check() -> None:
+    worker = Worker([sys.executable, "-c", "raise SystemExit('no torch here')"])
+    with pytest.raises(WorkerBroken, match="no torch here"):
+        worker.ready()
