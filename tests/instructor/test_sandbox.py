@@ -1,0 +1,93 @@
+"""The sandbox holds, and says so when it does not."""
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from grading import sandbox
+from grading.sandbox import ControlGroup, Sandbox, SandboxError
+
+needs_bubblewrap = pytest.mark.skipif(
+    not sys.platform.startswith("linux") or not shutil.which("bwrap"), reason="needs Linux and bubblewrap"
+)
+
+
+@needs_bubblewrap
+def test_the_sandbox_holds_and_leaves_nothing_behind() -> None:
+    with Sandbox() as box:
+        seen = box.check()
+        stage = box.stage
+    assert "EROFS" in seen["write"]["/usr/new"]
+    assert 10 < seen["forks"] < sandbox.PROCESSES
+    assert not stage or not Path(stage).exists()
+
+
+@needs_bubblewrap
+@pytest.mark.parametrize(
+    ("flag", "hole"),
+    [
+        ("--unshare-all", "it reached a port of this machine"),
+        ("--disable-userns", "it could make a user namespace"),
+        ("--clearenv", "it has the variables ['SECRET']"),
+    ],
+)
+def test_a_weaker_sandbox_stops_the_run(flag: str, hole: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = sandbox._bubblewrap
+    kept = ["--unshare-pid", "--unshare-ipc", "--unshare-uts"] if flag == "--unshare-all" else []
+
+    def weaker(binds: list[tuple[str, str]]) -> list[str]:
+        argv = whole(binds)
+        at = argv.index(flag)
+        return argv[:at] + kept + argv[at + 1 :]
+
+    monkeypatch.setattr(sandbox, "_bubblewrap", weaker)
+    monkeypatch.setattr(sandbox, "_OUTER_ENV", sandbox._OUTER_ENV | {"SECRET": "1"})
+    with Sandbox() as box, pytest.raises(SandboxError, match="does not hold") as raised:
+        box.check()
+    assert hole in str(raised.value)
+
+
+@needs_bubblewrap
+def test_an_open_folder_stops_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = sandbox._binds
+    solutions = str(sandbox.repo_root() / "solutions")
+    monkeypatch.setattr(sandbox, "_binds", lambda submission: [*whole(submission), (solutions, solutions)])
+    with Sandbox() as box, pytest.raises(SandboxError, match=r"could read .*solutions"):
+        box.check()
+
+
+@needs_bubblewrap
+def test_a_sandbox_that_does_not_start_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox, "_limits", lambda: ["no-such-program"])
+    with Sandbox() as box, pytest.raises(SandboxError, match="no-such-program"):
+        box.check()
+
+
+@needs_bubblewrap
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="an ordinary user has no other uid to run as")
+def test_root_never_runs_student_code_as_root() -> None:
+    with Sandbox() as box:
+        box.uid = 0
+        with pytest.raises(SandboxError, match="uid 0"):
+            box.check()
+
+
+def test_without_bubblewrap_it_refuses_and_says_how_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox.shutil, "which", lambda name: None)
+    with pytest.raises(SandboxError, match="apt-get install bubblewrap") as raised:
+        Sandbox()
+    assert "--unsafe" in str(raised.value)
+    with Sandbox(unsafe=True) as plain:
+        assert plain.check() == {}
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux")
+def test_a_control_group_is_removed() -> None:
+    with ControlGroup() as group:
+        folders = list(group.folders.values())
+        assert group.kind in ("v1", "v2", "systemd", "none")
+        assert all(folder.is_dir() for folder in folders)
+    assert not any(folder.exists() for folder in folders)
