@@ -41,6 +41,7 @@ def train(
         typer.secho(str(error), err=True, fg="red")
         raise typer.Exit(2) from None
     except KeyboardInterrupt:
-        if (ws / STATE).is_file():
-            typer.secho("\nStopped. Go on with the same options and --resume.", err=True)
+        saved = (ws / STATE).is_file()
+        hint = "Go on with the same options and --resume." if saved else "Nothing was saved yet."
+        typer.secho(f"\nStopped. {hint}", err=True)
         raise typer.Exit(130) from None

@@ -17,10 +17,9 @@ from ai_playground.training.tales import (
     EVENINGS,
     FRIENDS,
     GIRLS,
+    HOME_TALES,
     LIKES,
-    LOVES,
-    NEXT_DAYS,
-    NIGHT_TALES,
+    NEXT_EVENINGS,
     OPENINGS,
     PLACES,
     SEQUELS,
@@ -72,7 +71,7 @@ class Character:
 
 @dataclass(frozen=True)
 class Story:
-    """One story: its text, the plots that it tells (tale and slot values, see `plot_split`) and the names in it."""
+    """One story: its text, the plots that it tells (tale and slot values), and the names of hero and friend."""
 
     text: str
     plots: tuple[str, ...]
@@ -98,10 +97,10 @@ def story(index: int, split: str = "train", seed: int = 0) -> Story:
     if split not in SPLITS:
         raise ValueError(f"split must be one of {SPLITS}, got {split!r}")
     rng = random.Random(f"{split} {seed} {index}")
-    hero, friend, guest = _cast(rng)
-    love, callback = rng.choice(LOVES)
-    slots = {"H": hero, "F": friend, "G": guest, "love": love, "callback": callback, "place": rng.choice(PLACES)}
+    hero, friend = _cast(rng)
     tales = rng.sample(sorted(TALES), 2 if rng.random() < _TWO_TALES else 1)
+    love, callback = rng.choice(TALES[tales[0]].loves)
+    slots = {"H": hero, "F": friend, "love": love, "callback": callback, "place": rng.choice(PLACES)}
     plots, paragraphs = [], [f"{rng.choice(OPENINGS)} {rng.choice(LIKES)} {rng.choice(FRIENDS)}"]
     for number, name in enumerate(tales):
         plot, values = _plot(name, split, rng)
@@ -109,9 +108,9 @@ def story(index: int, split: str = "train", seed: int = 0) -> Story:
         if number:
             paragraphs.append(rng.choice(SEQUELS))
         paragraphs.append(_fill(_with_optional_lines(TALES[name].text, rng), {**slots, **values}, rng))
-    paragraphs.append(rng.choice(NEXT_DAYS if tales[-1] in NIGHT_TALES else EVENINGS))
+    paragraphs.append(rng.choice(NEXT_EVENINGS if tales[-1] in HOME_TALES else EVENINGS))
     text = "\n\n".join(_fill(paragraph, slots, rng) for paragraph in paragraphs)
-    return Story(text, tuple(plots), tuple(str(c) for c in (hero, friend, guest) if f"{c}" in set(_words(text))))
+    return Story(text, tuple(plots), (hero.name, friend.name))
 
 
 def stories(n: int, split: str = "train", seed: int = 0) -> list[Story]:
@@ -142,13 +141,9 @@ def story_openings(n: int, seed: int = 0) -> list[str]:
     return list(found)
 
 
-def name_mentions(text: str) -> list[tuple[int, str]]:
-    """Where names stand in a text: (character offset of the name, the name), in order."""
-    return [(m.start(), m.group()) for m in re.finditer(r"[A-Z][a-z]+", text) if m.group() in NAMES]
-
-
-def _words(text: str) -> list[str]:
-    return re.findall(r"[A-Za-z]+", text)
+def names_in(text: str) -> set[str]:
+    """The names of characters that occur in a text."""
+    return NAMES.intersection(re.findall(r"[A-Z][a-z]+", text))
 
 
 def _cut(words: list[str], length: int) -> str:
@@ -166,9 +161,9 @@ def _cut(words: list[str], length: int) -> str:
 
 
 def _cast(rng: random.Random) -> list[Character]:
-    """Hero, friend and guest: three different names; the species, if they are animals, differ too."""
+    """Hero and friend: different names, and different species if both are animals."""
     kinds, names, cast = list(ANIMALS), set(), []
-    for _ in range(3):
+    for _ in range(2):
         she = rng.random() < 0.5
         name = rng.choice([n for n in (GIRLS if she else BOYS) if n not in names])
         names.add(name)

@@ -13,8 +13,13 @@ from typing import NamedTuple
 
 
 class Tale(NamedTuple):
-    """One kind of story: its slots, each with the values it may take, and its text."""
+    """One kind of story: what its hero loves, its slots with the values that each may take, and its text.
 
+    Each love comes with what the hero does after the adventure. It hints at the tale, so that a story hangs together
+    from its first lines (and a model that always takes the likeliest word tells different tales to different prompts).
+    """
+
+    loves: tuple[tuple[str, str], ...]
     slots: dict[str, tuple[str, ...]]
     text: str
 
@@ -31,24 +36,6 @@ BOYS = (
 ANIMALS = (
     "fox rabbit bear mouse hedgehog otter squirrel badger frog kitten puppy mole beaver piglet raccoon pony lamb duck"
 ).split()
-
-# What the hero loves, and what that makes of the evening after the adventure.
-LOVES = (
-    ("paint pictures", "painted a picture of the whole day"),
-    ("sing", "made up a new song about it"),
-    ("watch the stars", "told the stars all about it"),
-    ("draw maps", "drew a map with a star on the happiest spot"),
-    ("collect smooth stones", "put a smooth white stone on the shelf to remember the day"),
-    ("dance", "danced twice around the kitchen table"),
-    ("bake bread", "baked a warm loaf for everyone"),
-    ("play the flute", "played a soft tune by the open window"),
-    ("read books", "wrote it all down in a little book"),
-    ("eat pancakes", "ate a tall stack of pancakes with honey"),
-    ("count things", "counted all the good things of the day and ran out of fingers"),
-    ("tell stories", "told the whole story from beginning to end"),
-    ("pick flowers", "put a yellow flower on the window sill"),
-    ("make soup", "cooked a big pot of soup and sang to it"),
-)
 
 PLACES = (
     "in a small village by the sea",
@@ -86,7 +73,7 @@ FRIENDS = (
     "{H.His} best friend was {F.a_kind} named {F}.",
     "{H.He} had a friend, {F.a_kind} named {F}, and the two did everything together.",
     "Next door lived {F.a_kind} named {F}, and they were the best of friends.",
-    "{H} and {H.his} friend {F}, {F.a_kind}, played together every day.",
+    "Every day, {H} played with {F.a_kind} named {F}.",
 )
 
 SEQUELS = (
@@ -95,21 +82,25 @@ SEQUELS = (
     "And that was not their last adventure.",
 )
 
-# Tales that happen at night end a day later.
-NIGHT_TALES = ("noise", "moon", "sleep")
-NEXT_DAYS = (
+# Tales that end at night or at home go on a day later; all others end with EVENINGS.
+HOME_TALES = ("noise", "moon", "sleep", "soup", "lostway")
+NEXT_EVENINGS = (
     "The next evening, {H} {callback}. [The end.|It had been a very good day.|And that night everyone slept well.]",
-    "The next day, {H} {callback}[, and {F} stayed for supper|]. [The end.|Good night, {H}. Good night, {F}.]",
+    "And the next evening, {H} {callback}[, and {F} stayed for supper|]. [The end.|Good night, {H}, and sleep well.]",
 )
 EVENINGS = (
     "That evening, {H} {callback}. [And then {H.he} fell asleep with a smile.|It had been a very good day.|The end.]",
     "Before bed, {H} {callback}. [{F} thought it was the best story in the world.|Then the moon came up, and all was well.]",
-    "When [the sun went down|the stars came out], {H} {callback}[, and {F} stayed for supper|]. [The end.|Good night, {H}. Good night, {F}.]",
+    "When [the sun went down|the stars came out], {H} {callback}[, and {F} stayed for supper|]. [The end.|Good night, {H}, and sleep well.]",
     "Then they went home [hand in hand|side by side], and {H} {callback}. [The end.|And everyone slept well that night.]",
 )
 
 TALES = {
     "lost": Tale(
+        (
+            ("collect buttons", "put one more button into the button box"),
+            ("play hide and seek", "hid behind the door once more, just for fun"),
+        ),
         {
             "thing": (
                 "red ball",
@@ -155,6 +146,10 @@ TALES = {
         """,
     ),
     "stuck": Tale(
+        (
+            ("run in the wind", "listened to the wind in the chimney"),
+            ("look at the clouds", "saw a cloud with a big smile"),
+        ),
         {
             "thing": (
                 "red kite",
@@ -200,6 +195,10 @@ TALES = {
         """,
     ),
     "baby": Tale(
+        (
+            ("take long walks", "walked around the house once and said good night to everyone"),
+            ("listen to the birds", "listened to the birds until they were quiet"),
+        ),
         {
             "baby": ("duckling", "lamb", "owl chick", "goat kid", "calf", "fawn"),
             "spot": (
@@ -238,6 +237,10 @@ TALES = {
         """,
     ),
     "fear": Tale(
+        (
+            ("sing", "made up a new song about it"),
+            ("read brave stories", "read one more story, about a lion who was a little afraid"),
+        ),
         {
             "fear": (
                 "the dark",
@@ -276,6 +279,10 @@ TALES = {
         """,
     ),
     "share": Tale(
+        (
+            ("draw pictures", "drew a picture of the two of them"),
+            ("build towers", "built a tower of blocks, one block each"),
+        ),
         {
             "thing": ("swing", "sled", "umbrella", "rocking horse", "wagon", "big drum", "hammock", "little boat"),
             "where": ("in the yard", "behind the barn", "in the shed", "near the pond", "at the top of the hill"),
@@ -306,6 +313,10 @@ TALES = {
         """,
     ),
     "truth": Tale(
+        (
+            ("play ball", "put the ball away in its box"),
+            ("dance", "danced around the kitchen table, very carefully"),
+        ),
         {
             "thing": ("blue vase", "teapot", "kitchen window", "honey jar", "clay bowl", "garden lamp", "mirror"),
             "owner": ("Grandma", "Mother", "Grandpa", "the baker", "the old farmer", "Father"),
@@ -338,6 +349,10 @@ TALES = {
         """,
     ),
     "gift": Tale(
+        (
+            ("bake cakes", "baked one more cake, just to see"),
+            ("make things by hand", "made a little card that said thank you"),
+        ),
         {
             "try": (
                 "First {H} baked a cake, but it came out as flat as a plate and as black as the night.",
@@ -380,6 +395,10 @@ TALES = {
         """,
     ),
     "skill": Tale(
+        (
+            ("learn new things", "wrote in a little book: never give up"),
+            ("dream of the circus", "took a bow in front of the mirror"),
+        ),
         {
             "skill": (
                 "whistle",
@@ -423,6 +442,10 @@ TALES = {
         """,
     ),
     "race": Tale(
+        (
+            ("run fast", "ran three times around the table"),
+            ("win games", "played a game of cards and did not mind losing"),
+        ),
         {
             "race": ("running race", "boat race", "sled race", "wagon race", "sack race", "great egg race"),
             "prize": (
@@ -460,6 +483,10 @@ TALES = {
         """,
     ),
     "noise": Tale(
+        (
+            ("tell spooky stories", "told the whole story with all the noises in it"),
+            ("stay up late", "went to bed early for once"),
+        ),
         {
             "noise": (
                 "thump, thump, thump",
@@ -504,6 +531,10 @@ TALES = {
         """,
     ),
     "seed": Tale(
+        (
+            ("work in the garden", "watered the garden one more time"),
+            ("pick flowers", "put a yellow flower on the window sill"),
+        ),
         {
             "seed": ("sunflower", "pumpkin", "bean", "strawberry", "carrot", "melon", "cherry"),
             "hurry": (
@@ -535,6 +566,10 @@ TALES = {
         """,
     ),
     "repair": Tale(
+        (
+            ("build little houses", "built a tiny house out of sticks"),
+            ("fix things", "fixed the squeaky door as well"),
+        ),
         {
             "broken": (
                 "bridge",
@@ -580,7 +615,12 @@ TALES = {
         """,
     ),
     "neighbor": Tale(
+        (
+            ("meet new people", "wrote a letter to someone who was lonely"),
+            ("bake buns", "baked a bun for everyone in the street"),
+        ),
         {
+            "who": ("deer", "goat", "turtle", "stork", "penguin", "camel", "donkey"),
             "house": (
                 "the empty house",
                 "the yellow house",
@@ -598,25 +638,29 @@ TALES = {
             "likes": ("drums", "stars", "frogs", "trains", "puzzles", "kites", "clouds"),
             "end": (
                 "And now there were three of them, which is the best number for almost everything.",
-                "By the end of the week nobody could remember what it had been like without {G}.",
-                '"I was afraid that nobody would like me," said {G}. "We were afraid of that too," said {H}, and they all laughed.',
+                "By the end of the week nobody could remember what it had been like without the {who}.",
+                '"I was afraid that nobody would like me," said the {who}. "We were afraid of that too," said {H}, and they all laughed.',
                 "From then on there were three cups on the table instead of two.",
             ),
         },
         """
-        One day, somebody new moved into {house}. It was {G.a_kind} named {G}. "Hello!" called {H}. "Will you play with us?" But {G} {shy}.
-        "Maybe {G.he} does not like us," said {F}.
-        "Maybe {G.he} is only shy," said {H}.
+        One day, somebody new moved into {house}. It was a {who}. "Hello!" called {H}. "Will you play with us?" But the {who} {shy}.
+        "Maybe the {who} does not like us," said {F}.
+        "Maybe the {who} is only shy," said {H}.
 
         {try}
         ? "You see?" said {H}. "We have to go slowly."
-        Then {H} saw a drawing in the window. It was all about {likes}. "Do you like {likes}, {G}?" {H.he} asked. "I like {likes} too!"
-        And for the first time, {G} smiled. "{Likes} are my favorite thing in the world," {G.he} said. [Then {G.he} talked and talked and talked.|And {G.he} came out to show them everything.]
+        Then {H} saw a drawing in the window. It was all about {likes}. "Do you like {likes}?" {H.he} asked. "I like {likes} too!"
+        And for the first time, the {who} smiled. "{Likes} are my favorite thing in the world!" [And they talked and talked and talked.|And soon they were all drawing {likes} together.]
 
         {end}
         """,
     ),
     "moon": Tale(
+        (
+            ("watch the stars", "told the stars all about it"),
+            ("look at the night sky", "left the window open for the moon"),
+        ),
         {
             "wish": ("the moon", "a cloud", "a star", "a rainbow", "a snowflake", "the evening star"),
             "tool": (
@@ -660,6 +704,10 @@ TALES = {
         """,
     ),
     "soup": Tale(
+        (
+            ("cook", "cooked a big pot of soup and sang to it"),
+            ("eat pancakes", "ate a tall stack of pancakes with honey"),
+        ),
         {
             "food": ("soup", "bread", "pancakes", "apple pie", "berries", "dumplings"),
             "ill": ("a cold", "a fever", "a sore throat", "a bad tooth", "a tummy ache"),
@@ -686,6 +734,10 @@ TALES = {
         """,
     ),
     "sleep": Tale(
+        (
+            ("dream", "fell asleep before the first star came out"),
+            ("wrap up in a blanket", "said good night to the pillow"),
+        ),
         {
             "tried": (
                 "counted sheep, but the sheep would not stand still",
@@ -728,6 +780,10 @@ TALES = {
         """,
     ),
     "big": Tale(
+        (
+            ("show how strong {H.he} was", "lifted a spoon and felt very strong"),
+            ("find the biggest things", "measured the kitchen table, just to know"),
+        ),
         {
             "thing": ("turnip", "pumpkin", "cheese", "melon", "potato", "loaf of bread", "snowball"),
             "where": ("in the garden", "on top of the hill", "beside the road", "behind the barn", "near the market"),
@@ -759,6 +815,10 @@ TALES = {
         """,
     ),
     "lostway": Tale(
+        (
+            ("explore the woods", "put a lantern in the window for anyone who was lost"),
+            ("draw maps", "drew a map with a star on the happiest spot"),
+        ),
         {
             "goal": ("blackberries", "mushrooms", "firewood", "nuts", "a feather", "wild honey"),
             "what": (

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from torch import Tensor, nn
@@ -40,7 +41,7 @@ class Settings:
     seed: int = 0
     steps: int = 1000
     tokens_per_step: int = 1536
-    windows: tuple[tuple[float, int], ...] = ((0.10, 32), (0.15, 64), (0.15, 128), (0.40, 256), (0.20, 512))
+    windows: tuple[tuple[float, int], ...] = ((0.04, 32), (0.08, 64), (0.20, 128), (0.44, 256), (0.24, 512))
     stories: int = 12_000
     heldout_stories: int = 400
     muon_lr: float = 0.02
@@ -349,6 +350,8 @@ def train(
     state = ws / STATE
     if resume and not state.is_file():
         raise TrainingError(f"--resume: {state} does not exist, so there is nothing to resume. Run without --resume.")
+    if ws.exists() and not ws.is_dir():
+        raise TrainingError(f"--workspace {ws}: expected a folder, found a file. Name a folder; it is made if need be.")
     texts = file_texts(data) if data else story_texts(settings)
     tokenizer = Tokenizer.train(texts.train, settings.vocab_size)
     run = Run(settings, texts, tokenizer)
@@ -454,29 +457,33 @@ def name_metrics(model: Transformer, tokenizer: Tokenizer, seed: int = 0, n: int
 
     Returns:
         `repeated_names_right`: in `n` held-out stories, the share of name mentions, after a name's first one, at
-        which the model's most likely tokens are that very name; `names_per_story`: how many distinct names its
-        greedy stories have (from 16 held-out openings), and `names_per_heldout_story`: how many ours have.
+        which the model's most likely token is that very name. (Where it is not, a pronoun may fit as well.)
+        `repeated_names_wrong`: the share at which it is another name, which never fits.
+        `names_per_story`: how many distinct names its greedy stories have (from 16 held-out openings), and
+        `names_per_heldout_story`: how many ours have.
     """
-    right = total = 0
+    # A name that is not one token counts by its first one: it tells which name is meant.
+    first_tokens = {
+        name: tokenizer.backend.encode(f" {name}", add_special_tokens=False).ids[0] for name in corpus.NAMES
+    }
+    name_of = {token: name for name, token in first_tokens.items()}
+    right = wrong = total = 0
     heldout = corpus.stories(n, "heldout", seed)
-    for text in (story.text for story in heldout):
-        encoding = tokenizer.backend.encode(text)
-        ids = torch.tensor([encoding.ids[: model.config.max_seq_len]])
-        best = model(ids)[0].argmax(dim=-1)  # best[t] is the guess for token t + 1
-        hits = (best[:-1] == ids[0, 1:]).tolist()
+    for story in heldout:
+        ids = tokenizer.encode(story.text)[: model.config.max_seq_len]
+        best = model(torch.tensor([ids]))[0].argmax(dim=-1).tolist()  # best[t] is the guess for ids[t + 1]
         seen = set()
-        for start, name in corpus.name_mentions(text):
-            places = [
-                t for t, (a, b) in enumerate(encoding.offsets[: ids.shape[1]]) if a < start + len(name) and b > start
-            ]
-            if name in seen and places:
+        for token, guess in zip(ids[1:], best, strict=False):
+            if token in name_of and token in seen:
                 total += 1
-                right += all(hits[t - 1] for t in places)
-            seen.add(name)
+                right += guess == token
+                wrong += guess != token and guess in name_of
+            seen.add(token)
     written = [sample(model, tokenizer, opening, 400) for opening in corpus.story_openings(16, seed)]
-    distinct = [len({name for _, name in corpus.name_mentions(text)}) for text in written]
+    distinct = [len(corpus.names_in(text)) for text in written]
     return {
         "repeated_names_right": round(right / max(1, total), 4),
+        "repeated_names_wrong": round(wrong / max(1, total), 4),
         "names_per_story": round(sum(distinct) / len(distinct), 2),
         "names_per_heldout_story": round(sum(len(story.names) for story in heldout) / n, 2),
     }
@@ -489,8 +496,11 @@ def draw_loss(curve: dict[str, list], path: Path) -> None:
         xlabel="step", ylabel="loss (nats a token)", title="M7: training the model that M13 serves"
     )
     axes.plot(curve["steps"], curve["train_loss"], label="training (windows grow from short to long)")
-    axes.plot(curve["steps"], curve["heldout_loss"], label="held-out plots")
-    axes.set_ylim(bottom=0)
+    axes.plot(curve["steps"], curve["heldout_loss"], label="held out (first 256 tokens)")
+    axes.set_yscale("log")  # the last half of the run would be a flat line on a linear one
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter("")
     axes.grid(alpha=0.3)
     axes.legend()
     path.parent.mkdir(parents=True, exist_ok=True)
