@@ -1,6 +1,5 @@
 """`course train`: train the model that the milestones serve."""
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -23,8 +22,6 @@ def train(
     threads: Annotated[int, typer.Option(min=1, help="CPU threads for PyTorch.")] = 2,
 ) -> None:
     """M7: train a small story model and write the workspace (config, tokenizer, weights, loss curve, metrics)."""
-    # Read when the OpenMP library starts. Threads that spin while they wait make a busy machine many times slower.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from dataclasses import replace
 
     import torch

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 
 from ai_playground.inference import generate
 from ai_playground.models import Transformer, TransformerConfig
+from ai_playground.plotting import BLUE, ORANGE, STYLE
 from ai_playground.tokenizer import EOS, Tokenizer
 from ai_playground.training import corpus
 from ai_playground.training.muon import Muon
@@ -490,18 +492,17 @@ def name_metrics(model: Transformer, tokenizer: Tokenizer, seed: int = 0, n: int
 
 
 def draw_loss(curve: dict[str, list], path: Path) -> None:
-    """Draw the loss curve into a picture file."""
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    axes = figure.add_subplot(
-        xlabel="step", ylabel="loss (nats a token)", title="M7: training the model that M13 serves"
-    )
-    axes.plot(curve["steps"], curve["train_loss"], label="training (windows grow from short to long)")
-    axes.plot(curve["steps"], curve["heldout_loss"], label="held out (first 256 tokens)")
-    axes.set_yscale("log")  # the last half of the run would be a flat line on a linear one
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.yaxis.set_major_formatter("{x:g}")
-    axes.yaxis.set_minor_formatter("")
-    axes.grid(alpha=0.3)
-    axes.legend()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
+    """Draw the loss curve into a picture file, in the course's style."""
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(9, 4.2), layout="constrained")
+        axes = figure.subplots()
+        axes.plot(curve["steps"], curve["train_loss"], color=BLUE, label="training (windows grow from short to long)")
+        axes.plot(curve["steps"], curve["heldout_loss"], color=ORANGE, linestyle="--", label="held out (256 tokens)")
+        axes.set_yscale("log")  # on a linear one, the last half of the run would be a flat line
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter("")
+        axes.set(xlabel="step", ylabel="loss (nats a token)", title="M7: training the model that M13 serves")
+        axes.legend()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path)
