@@ -251,31 +251,41 @@ def test_a_run_writes_the_whole_workspace(trained: Path) -> None:
     assert metrics["cpu_seconds"] > 0
 
 
+@pytest.fixture
+def weights_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out what takes longer than a tiny run itself and is tested elsewhere: written stories, the picture."""
+    monkeypatch.setattr("ai_playground.training.trainer.name_metrics", lambda *_: {})
+    monkeypatch.setattr("ai_playground.training.trainer.draw_loss", lambda *_: None)
+
+
+@pytest.mark.usefixtures("weights_only")
 def test_the_seed_decides_the_weights(trained: Path, tmp_path: Path) -> None:
     again, other = tmp_path / "again", tmp_path / "other"
-    train(again, TINY, figure=tmp_path / "loss.png", console=QUIET)
-    train(other, replace(TINY, seed=1), figure=tmp_path / "loss.png", console=QUIET)
+    train(again, TINY, console=QUIET)
+    train(other, replace(TINY, seed=1), console=QUIET)
     first = load_checkpoint(trained)["model"]
     assert all(torch.equal(first[name], w) for name, w in load_checkpoint(again)["model"].items())
     assert (again / "tokenizer.json").read_bytes() == (trained / "tokenizer.json").read_bytes()
     assert not torch.equal(first["norm.weight"], load_checkpoint(other)["model"]["norm.weight"])
 
 
+@pytest.mark.usefixtures("weights_only")
 def test_a_resumed_run_equals_an_uninterrupted_one(trained: Path, tmp_path: Path) -> None:
     ws = tmp_path / "ws"
-    assert train(ws, TINY, figure=tmp_path / "loss.png", console=QUIET, stop_after=5) == {}
+    assert train(ws, TINY, console=QUIET, stop_after=5) == {}
     assert sorted(path.name for path in ws.iterdir()) == [STATE], "nothing else is written before the end"
-    train(ws, TINY, resume=True, figure=tmp_path / "loss.png", console=QUIET)
+    train(ws, TINY, resume=True, console=QUIET)
     whole, resumed = load_checkpoint(trained)["model"], load_checkpoint(ws)["model"]
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
     assert (ws / "loss_final.json").read_text() == (trained / "loss_final.json").read_text()
 
 
-def test_a_new_run_keeps_the_other_metrics(trained: Path, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("weights_only")
+def test_a_new_run_keeps_the_other_metrics(tmp_path: Path) -> None:
     ws = tmp_path / "ws"
     ws.mkdir()
     (ws / "metrics.json").write_text('{"m13_finale": {"text": "kept"}}')
-    train(ws, replace(TINY, steps=2), figure=tmp_path / "loss.png", console=QUIET)
+    train(ws, replace(TINY, steps=2), console=QUIET)
     assert set(read_metrics(ws)) == {"m13_finale", "m7_training"}
 
 
@@ -283,7 +293,7 @@ def test_resume_refuses_another_run_and_says_what_differs(tmp_path: Path) -> Non
     ws = tmp_path / "ws"
     with pytest.raises(TrainingError, match="nothing to resume"):
         train(ws, TINY, resume=True, console=QUIET)
-    train(ws, TINY, figure=tmp_path / "loss.png", console=QUIET, stop_after=2)
+    train(ws, TINY, console=QUIET, stop_after=2)
     with pytest.raises(TrainingError, match=r"dim: this run has 32, the saved one 16.*seed: this run has 3"):
         train(ws, replace(TINY, seed=3, dim=32), resume=True, console=QUIET)
     book = tmp_path / "book.txt"
@@ -351,12 +361,12 @@ def test_text_without_paragraphs_or_spaces_is_cut_too(tmp_path: Path) -> None:
     assert max(map(len, texts.train)) <= 1_000
 
 
-def test_a_text_file_trains_a_model_that_writes(tmp_path: Path) -> None:
+def test_a_text_file_trains_a_model_too(tmp_path: Path) -> None:
     ws = tmp_path / "ws"
     metrics = train(ws, TINY, data=book_file(tmp_path), figure=tmp_path / "loss.png", console=QUIET)
     assert metrics["corpus"] == "book.txt"
     assert "repeated_names_right" not in metrics, "names are only known for our own stories"
-    assert metrics["heldout_loss"] < np.log(300)
+    assert metrics["heldout_loss"] < np.log(load_tokenizer(ws).vocab_size), "better than chance"
 
 
 @pytest.mark.parametrize(
