@@ -5,13 +5,15 @@ import os
 import typer
 
 from course.finale import finale
+from course.models import import_model, serve
 from course.paths import ROOT, add_root_to_path
 from course.student import check, hint, status, watch
 from course.train import train
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
-for command in (finale, train, status, check, hint, watch):
+for command in (finale, train, status, check, hint, watch, serve):
     app.command()(command)
+app.command("import")(import_model)
 
 
 @app.callback()
@@ -19,6 +21,7 @@ def _course() -> None:
     """Train, serve and check M13."""
     # Threads that spin while they wait make two of them slower than one on a busy machine.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    add_root_to_path()
 
 
 def add_instructor_commands() -> None:

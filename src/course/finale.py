@@ -5,14 +5,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.panel import Panel
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
-from course.paths import add_root_to_path, default_engine
-
-console = Console()
+from course.console import console, stop
+from course.paths import default_engine
 
 
 def finale(
@@ -23,7 +22,6 @@ def finale(
     out: Annotated[Path, typer.Option(help="Where the figures go.")] = Path("outputs/finale"),
 ) -> None:
     """Serve 16 prompts with the trained model: text, speed, occupancy, memory, and the paper trail."""
-    add_root_to_path()
     # Imported here, because torch takes seconds and `course --help` should not.
     from ai_playground.prompts import FINALE_PROMPTS
     from ai_playground.workspace import default_workspace, record_metrics
@@ -35,11 +33,12 @@ def finale(
         functions = Engine(engine_path(name))
         report, history = _serve(functions.finale, ws, len(FINALE_PROMPTS))
     except NotImplementedError as error:
-        _stop(f"This part is not written yet. {error}")
+        stop(f"This part is not written yet. {error}")
     except (ValueError, ImportError, SyntaxError) as error:
-        _stop(f"{type(error).__name__}: {error}")
+        stop(f"{type(error).__name__}: {error}")
 
-    console.print(Panel(f"[bold]{FINALE_PROMPTS[0]}[/bold]{report['text']}", title="the first request", width=88))
+    text = Text.assemble((FINALE_PROMPTS[0], "bold"), report["text"])
+    console.print(Panel(text, title="the first request", width=88))
     console.print(_figures_table(report, history))
     for path in _draw(history, out):
         console.print(f"figure: {path}")
@@ -114,10 +113,5 @@ def _paper_trail(metrics: dict[str, Any], path: Path) -> Table:
         entries = values.items() if isinstance(values, dict) else [("", values)]
         for key, value in entries:
             shown = f"{value:.4g}" if isinstance(value, float) else str(value)
-            table.add_row(f"{milestone}.{key}", shown if len(shown) <= 60 else shown[:57] + "...")
+            table.add_row(f"{milestone}.{key}", Text(shown if len(shown) <= 60 else shown[:57] + "..."))
     return table
-
-
-def _stop(message: str) -> None:
-    console.print(f"[red]{message}[/red]", highlight=False)
-    raise typer.Exit(1)

@@ -13,15 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from course.paths import ROOT, add_root_to_path
+from course.console import console
+from course.paths import ROOT
 
 if TYPE_CHECKING:
     from milestones.harness import Check, Result, Worker
-
-console = Console(highlight=False)
 
 MILESTONES = ("m13a", "m13b", "m13c", "m13d")
 STATE = ROOT / ".course" / "state.json"  # which hints were given, and what the last run found; git ignores it
@@ -47,7 +45,6 @@ def check(
 
 def status() -> None:
     """The milestones in order: state, points, and what to do next."""
-    add_root_to_path()
     from milestones.harness import Worker
     from milestones.points import MILESTONES as POINTS
 
@@ -100,7 +97,6 @@ def hint(
 
 def watch(engine: EngineOption = "assignments") -> None:
     """Run the current milestone's checks whenever a file is saved; Ctrl-C ends it."""
-    add_root_to_path()
     from watchfiles import watch as watch_files
 
     from milestones.harness import Worker
@@ -135,7 +131,6 @@ def _checks(name: str) -> list["Check"]:
     Raises:
         typer.BadParameter: no such milestone or check, with the names there are.
     """
-    add_root_to_path()
     import importlib
 
     milestone = name.lower().split(".")[0]
