@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import queue
+import re
 import signal
 import subprocess
 import sys
@@ -238,7 +239,7 @@ class Worker:
         return answer
 
     def _answer(self, answered: dict[int, dict[str, Any]], end: str, code: int) -> Answer:
-        printed = b"".join(self.printed).decode("utf-8", "replace")[-2_000:]
+        printed = b"".join(self.printed).decode("utf-8", "replace")[-8_000:]
         return Answer([answered[index] for index in sorted(answered)], end, code, printed)
 
 
@@ -282,6 +283,7 @@ def _judge(check: Check, case: dict[str, Any], evidence: Any) -> None:
 
 def explain(check: Check, case: dict[str, Any], failure: CheckFailed, printed: str = "") -> str:
     """What a student reads: expected, found, the input, the likely cause, where to read, how to rerun."""
+    printed = _without_traceback(printed)
     lines = [
         f"{check.name}: {check.claim}",
         f"  expected:     {failure.expected}",
@@ -293,9 +295,25 @@ def explain(check: Check, case: dict[str, Any], failure: CheckFailed, printed: s
     milestone, name = check.name.split(".")
     lines.append(f"  read:         {check.read}")
     lines.append(f'  run again:    uv run pytest tests/milestones -k "{milestone} and {name}"')
+    if "seed" in case:
+        lines.append(f"                with the environment variable COURSE_SEED={case['seed']}, for the same input")
     if printed.strip():
         lines.append("  your code printed:\n" + "\n".join(f"    {line}" for line in printed.strip().splitlines()[-12:]))
     return "\n".join(lines)
+
+
+_RAISED = (
+    ("IndexError", "pop from empty", "no block is free, and none was asked for: look before you take one. If the pool "
+     "should have had some: are blocks given back when a request is done, or are more admitted than fit?"),
+    ("KeyError", "", "a sequence without a block table: given back twice, or used after it was given back?"),
+    ("RuntimeError", "shape", "two shapes do not fit: print them where they meet, and compare with the docstring"),
+    ("RuntimeError", "size", "two shapes do not fit: print them where they meet, and compare with the docstring"),
+    ("RuntimeError", "dtype", "the dtype must be the model's: make the pool and the masks from its weights"),
+    ("RuntimeError", "out of bounds", "an index beyond the pool or positions: a slot is block * block_size + offset"),
+    ("IndexError", "", "an index beyond the end: of a block table that was not extended, of the pool, or of the "
+     "positions (max_seq_len)"),
+    ("SystemExit", "", "the engine ends Python: a function must return, or raise an error that says why not"),
+)  # fmt: skip
 
 
 def _raised(error: dict[str, Any]) -> CheckFailed:
@@ -304,16 +322,21 @@ def _raised(error: dict[str, Any]) -> CheckFailed:
     found = f"{error.get('type')}: {error.get('message')}"
     if where:
         found += "\n" + "\n".join(f"                  {line}" for line in where[-6:])
-    return CheckFailed("a result", found, "the last line above that names your file is where to look first")
+    message = str(error.get("message"))
+    cause = next((why for kind, part, why in _RAISED if error.get("type") == kind and part in message), "")
+    look = "the last line above that names your file is where to look first"
+    return CheckFailed("a result", found, f"{cause}; {look}" if cause else look)
 
 
 def _no_answer(check: Check, answer: Answer) -> CheckFailed:
     done = f"after {len(answer.cases)} of {len(check.cases)} inputs"
     if answer.end == "timeout":
+        where = _where_it_was(answer.printed)
         return CheckFailed(
             f"an answer to every input within {check.limit:g} s in all",
-            f"no answer {done}; it was stopped",
-            "a loop that never ends: does every step either make a token or admit or retire a request?",
+            f"no answer {done}; it was stopped" + (f" at {where}" if where else ""),
+            "a loop that never ends: does every step make a token, or admit or retire a request? If nobody can get on: "
+            "are blocks given back when a request is done, and is a request that never fits refused?",
         )
     if answer.end == "flood":
         return CheckFailed(
@@ -333,6 +356,24 @@ def _read_prints(stream: Any, printed: "deque[bytes]") -> None:
     with contextlib.suppress(OSError, ValueError), stream:
         for piece in iter(lambda: stream.readline(4096), b""):
             printed.append(piece)
+
+
+_FRAME = re.compile(r'^\s*File "(.+)", line (\d+) in (\S+)$', re.MULTILINE)
+
+
+def _where_it_was(printed: str) -> str:
+    """The engine's lines of the traceback that the worker prints shortly before the time is up."""
+    frames = [
+        f"{Path(path).name}:{line} in {function}"
+        for path, line, function in _FRAME.findall(printed)
+        if "site-packages" not in path and not {"milestones", "lib"} & set(Path(path).parts)
+    ]
+    return ", called from ".join(frames[:3])
+
+
+def _without_traceback(printed: str) -> str:
+    start = printed.find("Timeout (")
+    return printed if start < 0 else printed[:start]
 
 
 def _parse(line: bytes) -> dict[str, Any]:

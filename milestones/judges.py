@@ -1,7 +1,11 @@
 """What the judges of several milestones share: types first, then tokens, then words for what went wrong."""
 
+from pathlib import Path
 from typing import Any
 
+from ai_playground.models import Transformer
+from ai_playground.workspace import load_tokenizer
+from milestones.diagnose import explain_tokens
 from milestones.harness import CheckFailed
 from milestones.reference import TIE_TOLERANCE, build_model, first_divergence, greedy
 
@@ -39,49 +43,90 @@ def judge_tokens(
     what: str,
     eos_id: int | None = None,
     tolerance: float = TIE_TOLERANCE,
+    block_size: int = 16,
+    paged: bool = True,
 ) -> None:
     """Whether `value` is the greedy continuation of `prompt`: its type, its tokens and its length.
+
+    `block_size` and `paged` (whether a cache is expected) only help to find the likely cause.
 
     Raises:
         CheckFailed: with the first difference and what is around it.
     """
     model = build_model(model_spec)
     output = token_list(value, what, model.config.vocab_size)
-    if len(output) > n:
-        cause = "one step too many: is a request retired as soon as it has its last token?"
-        raise CheckFailed(f"{what}: {n} tokens", f"{len(output)} tokens: {clip(output)}", cause)
-    difference = first_divergence(model, prompt, output, tolerance)
+    difference = first_divergence(model, prompt, output[:n], tolerance)
     if difference is not None:
         at = difference.position
         expected = output[:at] + greedy(model, prompt + output[:at], min(n - at, 6), eos_id)
         raise CheckFailed(
-            f"{what}: token {difference.expected} at position {at} of the new tokens: {around(expected, at)}",
-            f"token {difference.found} (its logit is {difference.gap:.3g} lower): {around(output, at)}",
-            likely_cause(prompt, output, at),
+            f"{what}: token {difference.expected} at position {at} of the new tokens: "
+            f"{around(expected, at)}{in_words(model_spec, expected)}",
+            f"token {difference.found} (its logit is {difference.gap:.3g} lower): "
+            f"{around(output, at)}{in_words(model_spec, output)}",
+            likely_cause(model, prompt, output, at, block_size, paged),
         )
+    if len(output) > n:
+        one = "one token too many: " if len(output) == n + 1 else "too many tokens: "
+        found = f"{len(output)} tokens: {around(output, n)}"
+        if output[: len(prompt)] == prompt and len(output) == len(prompt) + n:
+            raise CheckFailed(f"{what}: the {n} new tokens", found, "the prompt is in it: return only what is new")
+        cause = one + "is a request done as soon as it has its last token, also when a prefill makes that token?"
+        raise CheckFailed(f"{what}: {n} tokens", found, cause)
     if eos_id is not None and eos_id in output:
         first = output.index(eos_id)
         if first != len(output) - 1:
             raise CheckFailed(
-                f"{what}: nothing after the end token {eos_id} at position {first}", f"{len(output) - 1 - first} more"
+                f"{what}: nothing after the end token {eos_id} at position {first}",
+                f"{len(output) - 1 - first} more",
+                "the end token is not noticed where it was made: a prefill can make it too",
             )
     elif len(output) < n:
-        cause = "a request is retired before its last token, or tokens made before a preemption are lost"
+        short = n - len(output)
+        cause = (
+            "one token short: is the prefill's token in the output, is the last one, and the end token if there is one?"
+            if short == 1
+            else "tokens are lost: what was made before a preemption must stay in the output, and a request is done "
+            "only with its last token"
+        )
         raise CheckFailed(f"{what}: {n} tokens", f"{len(output)} tokens: {clip(output)}", cause)
 
 
-def likely_cause(prompt: list[int], output: list[int], at: int) -> str:
-    """A guess at the mistake from where the tokens go wrong."""
-    if at == 0:
-        return "the very first token comes from the prefill: its mask, its positions, or its last row"
-    if at == 1:
-        return "the first decode step: the position of the new token, the token that is fed in, or what it attends to"
-    for length in range(3, at + 1):
-        if output[at : at + length] == output[at - length : at]:
+def likely_cause(
+    model: Transformer, prompt: list[int], output: list[int], at: int, block_size: int = 16, paged: bool = True
+) -> str:
+    """The mistake that explains the tokens, or else what the place of the first wrong one points to."""
+    if output[: len(prompt)] == prompt and at < len(prompt):
+        return "the prompt is in it: return only what is new"
+    replayed = explain_tokens(model, prompt, output, at, block_size)
+    if replayed:
+        return f"{replayed} (a replay with just this mistake makes the same tokens as yours)"
+    for length in range(2, at + 1):
+        if output[at : at + length] == output[at - length : at] and len(output[at : at + length]) == length:
             return "a run of tokens comes twice: what was made before a preemption is counted again after it"
-    if (len(prompt) + at - 1) % 16 == 0:
-        return "it goes wrong where a new block begins: is the block table extended before the token is written?"
+    if not paged:
+        return "full recompute: feed prompt and all new tokens each time, and take the argmax of the last row"
+    if at == 0:
+        return "the very first token comes from the prefill: its mask, its positions, the projections, or its last row"
+    if at == 1:
+        return (
+            "the first decode step: the position of the new token, the token that is fed in, or which keys and values "
+            "it attends to"
+        )
+    if (len(prompt) + at - 1) % block_size == 0:
+        return (
+            f"it goes wrong at position {len(prompt) + at - 1} of the sequence, where a new block begins (blocks of "
+            f"{block_size}): is the block table extended before the token is written?"
+        )
     return "decode: compare the keys and values in the pool with those of a full forward pass, position by position"
+
+
+def in_words(model_spec: dict[str, Any], tokens: list[int]) -> str:
+    """The tokens as text, where the model has a tokenizer."""
+    if "workspace" not in model_spec:
+        return ""
+    tokenizer = load_tokenizer(Path(model_spec["workspace"]))
+    return f", {tokenizer.decode([token for token in tokens if token < tokenizer.vocab_size])[:80]!r}"
 
 
 def around(tokens: list[int], at: int) -> str:

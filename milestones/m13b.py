@@ -1,11 +1,13 @@
 """M13b: `greedy_paged` gives the tokens of `greedy_reference`, which are those of full recompute, for less work."""
 
+from itertools import pairwise
 from typing import Any
 
 from ai_playground.workspace import default_workspace
 from milestones import probes
 from milestones.harness import Check, CheckFailed
-from milestones.shapes import SHAPES, TOY
+from milestones.seed import SEED, ids
+from milestones.shapes import HEAVY_CACHE, SHAPES, TOY
 
 READ = "milestones/m13b.md"
 SHIPPED = str(default_workspace())
@@ -13,40 +15,81 @@ TEXTS = ("Once upon a time", "One day, a little girl", "There was a small dog wh
 BOTH = ("greedy_reference", "greedy_paged")
 
 
-def ids(count: int, vocab_size: int, seed: int) -> list[int]:
-    """`count` token ids that look random and are the same everywhere."""
-    state, out = seed * 2 + 1, []
-    for _ in range(count):
-        state = (state * 6364136223846793005 + 1442695040888963407) % 2**64
-        out.append((state >> 33) % vocab_size)
-    return out
-
-
 def judge_greedy(case: dict[str, Any], evidence: Any) -> None:
     """The tokens of full recompute, and exactly `n` of them."""
     from milestones.judges import judge_tokens
-    from milestones.reference import prompt_ids
+    from milestones.reference import TIE_TOLERANCE, prompt_ids
 
-    spec = case.get("model") or {"workspace": SHIPPED}
-    judge_tokens(spec, prompt_ids(case["prompt"]), case["n"], evidence, case["function"])
+    judge_tokens(
+        case.get("model") or {"workspace": SHIPPED},
+        prompt_ids(case["prompt"]),
+        case["n"],
+        evidence,
+        case["function"],
+        tolerance=case.get("tolerance", TIE_TOLERANCE),
+        block_size=case.get("block_size", 16),
+        paged=case["function"] == "greedy_paged",
+    )
 
 
 def judge_work(case: dict[str, Any], evidence: Any) -> None:
-    """Right tokens for at most 1.25 times the ideal work."""
+    """Right tokens for the work of one pass a token: within a quarter of it, and each token looked up once."""
     from milestones.reference import build_model, token_pass_flops
 
-    if evidence["canary"] != [2 * 8 * 16 * 32] * 2:
-        raise CheckFailed("PyTorch's FLOP counter as it was", "one that counts something else", "leave torch as it is")
     judge_greedy(case, evidence["output"])
-    config = build_model(case["model"]).config
+    if evidence["canaries"] != [2 * 8 * 16 * 32] * 2:
+        raise CheckFailed("PyTorch to count work as it does", "a count that was tampered with", "leave torch as it is")
     passes = len(case["prompt"]) + case["n"] - 1
-    one = token_pass_flops(config, passes)
-    found = evidence["flops"] / one
-    if found > 1.25 * passes:
+    expected = (
+        f"about {passes} token passes for {len(case['prompt'])} prompt tokens + {case['n']} new ones: one for each "
+        "token that the model reads"
+    )
+    counted = {
+        "counted in floating-point operations": evidence["flops"]
+        / token_pass_flops(build_model(case["model"]).config, passes),
+        "counted by the tokens looked up in the embedding": sum(map(len, evidence["lookups"])),
+    }
+    for how, found in counted.items():
+        if found > 1.25 * passes:
+            raise CheckFailed(
+                expected,
+                f"{found:.0f} token passes, {found / passes:.1f} times as many ({how})",
+                "the cache is not used: tokens that are in it already go through the model again. After the prefill, "
+                "feed one token a step",
+            )
+        if found < 0.8 * passes:
+            raise CheckFailed(
+                expected,
+                f"{found:.0f} token passes ({how})",
+                "the tokens do not come from the model that was passed as `model=`",
+            )
+
+
+def judge_memory(case: dict[str, Any], evidence: Any) -> None:
+    """The cache is whole blocks, and stays where it is while tokens are added."""
+    from milestones.reference import build_model
+
+    judge_greedy(case, evidence["output"])
+    config, size = build_model(case["model"]).config, case["block_size"]
+    cached = len(case["prompt"]) + case["n"] - 1
+    blocks = -(-cached // size)
+    token_bytes = config.kv_values_per_token * 4
+    memory = evidence["memory"]
+    # Half, since keys and values may be kept in a shorter dtype than float32.
+    growing = sum(after - before > token_bytes / 2 for before, after in pairwise(memory[1:]))
+    if growing > blocks + 2:
         raise CheckFailed(
-            f"about {passes} token passes for {len(case['prompt'])} prompt tokens + {case['n']} new ones",
-            f"{found:.0f} token passes, {found / passes:.1f} times as many (counted by torch's FlopCounterMode)",
-            "tokens that are in the cache already go through the model again: after the prefill, feed one token a step",
+            f"memory that grows by blocks, {blocks} of {size} token slots, or stands ready from the start",
+            f"memory that grew in {growing} of {len(memory) - 2} decode steps",
+            "the cache grows token by token (concatenated each step) and is not paged: keys and values must be "
+            "written into the pool's blocks, in place",
+        )
+    if max(memory, default=0) < blocks * size * token_bytes / 2:
+        raise CheckFailed(
+            f"a pool of {blocks} block(s) of {size} token slots, {blocks * size * token_bytes // 1024} KiB",
+            f"{max(memory, default=0) // 1024} KiB kept between two steps; {cached} tokens are "
+            f"{cached * token_bytes // 1024} KiB",
+            "this is a contiguous cache, not a paged one: blocks are handed out whole, and `block_size` is their size",
         )
 
 
@@ -68,7 +111,7 @@ def _shipped_cases() -> tuple[dict[str, Any], ...]:
 def _length_cases() -> tuple[dict[str, Any], ...]:
     model = {"config": SHAPES["gqa"], "seed": 3}
     limit = SHAPES["gqa"]["max_seq_len"]
-    sizes = [(1, 20), (15, 20), (16, 20), (17, 20), (1, limit - 1), (limit - 1, 1), (31, 2), (32, 1), (5, 0)]
+    sizes = [(1, 1), (5, 0), (3, 6), (1, 20), (15, 20), (16, 20), (17, 20), (31, 2), (32, 1), (1, limit - 1)]
     return tuple(
         {
             "label": f"{function}, a prompt of {length}, {n} new tokens, blocks of 16",
@@ -77,20 +120,42 @@ def _length_cases() -> tuple[dict[str, Any], ...]:
             "n": n,
             "model": model,
         }
-        for length, n in sizes
+        for length, n in [*sizes, (limit - 1, 1)]
         for function in BOTH
     )
 
 
+def _shape_case(name: str, seed: int, length: int, n: int, block_size: int) -> dict[str, Any]:
+    return {
+        "label": f"greedy_paged on a random {name} model, a prompt of {length}, {n} new tokens, blocks of {block_size}",
+        "function": "greedy_paged",
+        "prompt": ids(length, SHAPES[name]["vocab_size"], seed),
+        "n": n,
+        "block_size": block_size,
+        "model": {"config": SHAPES[name], "seed": seed},
+    }
+
+
 def _shape_cases() -> tuple[dict[str, Any], ...]:
-    cases = []
-    for seed, (name, config) in enumerate(SHAPES.items()):
-        for block_size in (1, 16) if seed % 2 else (4, 32):
-            case = {"prompt": ids(13 + seed, config["vocab_size"], seed), "n": 12, "block_size": block_size}
-            label = f"greedy_paged on a random {name} model, a prompt of {13 + seed}, blocks of {block_size}"
-            model = {"config": config, "seed": seed}
-            cases.append(case | {"label": label, "function": "greedy_paged", "model": model})
-    return tuple(cases)
+    sizes = {"mha": (4, 16), "gqa": (4, 32), "mqa": (1, 16), "tied": (4, 32), "wide_heads": (3, 16)}
+    return tuple(
+        _shape_case(name, seed, 13 + seed, 12, block_size)
+        for seed, (name, block_sizes) in enumerate(sizes.items())
+        for block_size in block_sizes
+    )
+
+
+def fresh_cases(seed: int) -> tuple[dict[str, Any], ...]:
+    """Prompts that nobody has seen: another seed, other tokens, lengths, weights and block sizes."""
+    cases = [
+        _shape_case(name, seed + index, 1 + (seed + 7 * index) % 40, 4 + (seed + 5 * index) % 20, size)
+        for index, (name, size) in enumerate((("gqa", 8), ("mha", 5), ("wide_heads", 16)))
+    ]
+    for function in BOTH:
+        prompt = ids(6 + seed % 9, 256, seed)  # every byte-level vocabulary has these
+        label = f"{function} on the trained model, a prompt of {len(prompt)}, 12 new tokens"
+        cases.append({"label": label, "function": function, "prompt": prompt, "n": 12})
+    return tuple(case | {"seed": seed} for case in cases)
 
 
 _LIMIT, _VOCAB = SHAPES["gqa"]["max_seq_len"], SHAPES["gqa"]["vocab_size"]
@@ -123,7 +188,7 @@ CHECKS = (
     Check(
         name="m13b.cached_work",
         claim="each token goes through the model once: the cache is real",
-        probe=probes.greedy_flops,
+        probe=probes.greedy_observed,
         cases=(
             {
                 "label": "greedy_paged on the chapter's toy model, a prompt of 37, 20 new tokens",
@@ -134,6 +199,43 @@ CHECKS = (
             },
         ),
         judge=judge_work,
+        read=READ,
+    ),
+    Check(
+        name="m13b.paged_memory",
+        claim="keys and values live in whole blocks of a pool, written in place",
+        probe=probes.greedy_observed,
+        cases=tuple(
+            {
+                "label": f"greedy_paged, a prompt of {length}, {n} new tokens, blocks of {block_size}",
+                "function": "greedy_paged",
+                "prompt": ids(length, 97, seed=length),
+                "n": n,
+                "block_size": block_size,
+                "model": {"config": HEAVY_CACHE, "seed": 0},
+            }
+            for length, n, block_size in ((5, 12, 64), (20, 30, 16))
+        ),
+        judge=judge_memory,
+        read=READ,
+    ),
+    Check(
+        name="m13b.bfloat16",
+        claim="the cache follows the model's dtype: each token is within 0.1 of the best logit in bfloat16",
+        probe=probes.greedy,
+        cases=(
+            _shape_case("gqa", 5, 20, 16, 4)
+            | {"model": {"config": SHAPES["gqa"], "seed": 5, "dtype": "bfloat16"}, "tolerance": 0.1},
+        ),
+        judge=judge_greedy,
+        read=READ,
+    ),
+    Check(
+        name="m13b.fresh_prompts",
+        claim="prompts, sizes and weights that were drawn for this run work too",
+        probe=probes.greedy,
+        cases=fresh_cases(SEED),
+        judge=judge_greedy,
         read=READ,
     ),
     Check(

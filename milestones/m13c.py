@@ -1,29 +1,55 @@
 """M13c: `serve` gives each request the tokens it would get alone, whatever is batched and preempted around it."""
 
+from itertools import pairwise
 from typing import Any
 
 from ai_playground.workspace import default_workspace
 from milestones import probes
 from milestones.harness import Check, CheckFailed
-from milestones.m13b import ids
-from milestones.shapes import SHAPES
+from milestones.seed import SEED, ids
+from milestones.shapes import HEAVY_CACHE, SHAPES
 
 READ = "milestones/m13c.md"
 SHIPPED = str(default_workspace())
 TEXTS = ("Once upon a time", "One day, a little girl", "There was a small dog who")
+EOS = 27
 WORDS = "there was a little boy who lived near the forest and had a red ball"
 
 
+_NO_PREEMPTION = (
+    "the budget is not kept, or memory is reserved ahead: when a running request needs a block and none is free, the "
+    "youngest gives its blocks back, waits, and is recomputed"
+)
+
+
 def judge_serve(case: dict[str, Any], evidence: Any) -> None:
-    """All requests complete with exactly their own tokens; preempted as often as the case asks for."""
-    from milestones.judges import judge_tokens, plain_int
+    """All requests complete with exactly their own tokens, and what was seen of the run agrees with the report."""
     from milestones.reference import prompt_ids
 
     requests = [prompt_ids(prompt) for prompt in case["requests"]]
-    if type(evidence) is not dict or "not_plain" in evidence:
-        found = "None" if evidence is None else str(evidence)[:100]
+    report = evidence["report"]
+    if type(report) is not dict or "not_plain" in report:
+        found = "None" if report is None else str(report)[:100]
         raise CheckFailed("a report: a dict with completed, preemptions, outputs, steps and history", found)
-    outputs = evidence.get("outputs")
+    _judge_outputs(case, requests, report.get("outputs"), evidence.get("lookups"))
+    _judge_report(case, requests, report)
+    if evidence.get("requests_after") != requests:
+        raise CheckFailed(
+            "the caller's prompts as they were",
+            "prompts that the engine wrote into",
+            "copy a prompt before you extend it: the list belongs to the caller",
+        )
+    if evidence.get("lookups") is not None:
+        _judge_seen(case, report, evidence["lookups"])
+    if case.get("observe") == "memory":
+        _judge_memory(case, evidence["memory"])
+
+
+def _judge_outputs(
+    case: dict[str, Any], requests: list[list[int]], outputs: Any, lookups: list[list[int]] | None
+) -> None:
+    from milestones.judges import judge_tokens
+
     if type(outputs) is not list or len(outputs) != len(requests):
         found = f"{len(outputs)} of them" if type(outputs) is list else f"{str(outputs)[:80]}"
         raise CheckFailed(
@@ -32,82 +58,319 @@ def judge_serve(case: dict[str, Any], evidence: Any) -> None:
             "a request is lost between waiting, running and done: a preempted one must come back",
         )
     spec = case.get("model") or {"workspace": SHIPPED}
+    size, eos_id = case.get("block_size", 16), case.get("eos_id")
     for index, (prompt, output) in enumerate(zip(requests, outputs, strict=True)):
         try:
-            judge_tokens(spec, prompt, case["max_new"], output, f"outputs[{index}]", case.get("eos_id"))
+            judge_tokens(spec, prompt, case["max_new"], output, f"outputs[{index}]", eos_id, block_size=size)
         except CheckFailed as failure:
-            twin = next((i for i, other in enumerate(outputs) if i != index and _fits(spec, prompt, other, case)), None)
-            if twin is not None:
-                failure.cause = f"outputs[{twin}] is what outputs[{index}] should be: keep the order of the requests"
+            failure.cause = _cause_in_a_batch(case, requests, outputs, lookups, index) or failure.cause
             raise
-    if plain_int(evidence, "completed") != len(requests):
-        raise CheckFailed(f"report['completed'] == {len(requests)}", f"{evidence['completed']}")
-    if evidence.get("requests_after") != requests:
-        raise CheckFailed(
-            "the caller's prompts as they were", "prompts that the engine wrote into", "copy, do not extend"
-        )
-    preemptions, at_least = plain_int(evidence, "preemptions"), case.get("min_preemptions", 0)
-    if preemptions < at_least:
-        raise CheckFailed(
-            f"at least {at_least} preemption(s) in this pool",
-            f"report['preemptions'] == {preemptions}",
-            "when a running request needs a block and none is free, the youngest gives its blocks back and waits",
-        )
-    if preemptions and case.get("no_preemption"):
-        raise CheckFailed("no preemption: the pool is large enough for everybody", f"{preemptions}")
-    steps, history = plain_int(evidence, "steps"), evidence.get("history")
-    if type(history) is not list or len(history) != steps:
-        raise CheckFailed(f"report['history']: one record a step, {steps}", f"{str(history)[:80]}")
-    if case["max_new"] and max((record.get("running", 0) for record in history), default=0) > case.get("max_batch", 8):
-        raise CheckFailed(f"at most {case.get('max_batch', 8)} requests running in a step", "more in the history")
 
 
-def _fits(spec: dict[str, Any], prompt: list[int], output: Any, case: dict[str, Any]) -> bool:
+def _cause_in_a_batch(
+    case: dict[str, Any], requests: list[list[int]], outputs: list[Any], lookups: list[list[int]] | None, index: int
+) -> str:
+    """What other requests, and the request's own preemptions, have to do with its wrong output; "" if unknown."""
     from milestones.judges import judge_tokens
 
-    try:
-        judge_tokens(spec, prompt, case["max_new"], output, "", case.get("eos_id"))
-    except CheckFailed:
+    spec = case.get("model") or {"workspace": SHIPPED}
+
+    def wrong(prompt: list[int], output: Any) -> bool:
+        try:
+            judge_tokens(spec, prompt, case["max_new"], output, "", case.get("eos_id"))
+        except CheckFailed:
+            return True
         return False
-    return True
+
+    twin = next((i for i, output in enumerate(outputs) if i != index and not wrong(requests[index], output)), None)
+    if twin is not None:
+        return f"outputs[{twin}] is what outputs[{index}] should be: the outputs must be in the order of the requests"
+    if mixed := _mixed_rows(case, requests, outputs):
+        return mixed
+    if lookups is not None and (again := _recomputed_wrongly(case, requests[index], lookups)):
+        return again
+    return ""
+
+
+def _mixed_rows(case: dict[str, Any], requests: list[list[int]], outputs: list[Any]) -> str:
+    """Whether wrong tokens are other requests' right ones of the same moment."""
+    from milestones.reference import build_model, first_divergence
+
+    model = build_model(case.get("model") or {"workspace": SHIPPED})
+    found, expected = {}, {}
+    for index, (prompt, output) in enumerate(zip(requests, outputs, strict=True)):
+        plain = type(output) is list and all(type(token) is int and token < model.config.vocab_size for token in output)
+        first = first_divergence(model, prompt, output[: case["max_new"]]) if plain else None
+        if first is not None:
+            found[index], expected[index] = first.found, first.expected
+    for index, token in found.items():
+        for other, right in expected.items():
+            if other != index and right == token and found[other] in expected.values():
+                return (
+                    f"rows of the batch are mixed up: outputs[{index}] has the token that outputs[{other}] should get. "
+                    "Which row belongs to which request, also after one has left the batch?"
+                )
+    return ""
+
+
+def _recomputed_wrongly(case: dict[str, Any], prompt: list[int], lookups: list[list[int]]) -> str:
+    """Whether what goes through the model after a preemption is the prompt and the tokens made so far."""
+    from milestones.reference import build_model, greedy
+
+    runs = []
+    for tokens in lookups:
+        if prompt[0] in tokens:
+            start = tokens.index(prompt[0])
+            end = next((at for at in range(start + 1, len(tokens)) if tokens[at] >= _SPEAKING), len(tokens))
+            runs.append(tokens[start:end])
+    if len(runs) < 2:
+        return ""
+    right = prompt + greedy(build_model(case["model"]), prompt, case["max_new"], case.get("eos_id"))
+    for number, run in enumerate(runs[1:], 1):
+        if run == right[: len(run)] and len(run) > len(prompt):
+            continue
+        where = f"after preemption {number} of this request {len(run)} tokens were recomputed"
+        if run == prompt:
+            return f"{where}, the prompt only: the tokens that it had made are lost, or are made and counted again"
+        longest = next(at for at, token in enumerate([*run, -1]) if at >= len(right) or token != right[at])
+        for length in range(1, longest + 1):
+            if longest >= length and run[longest : longest + length] == run[longest - length : longest]:
+                return (
+                    f"{where}, and the last {length} before position {longest} are in them twice: what was made before "
+                    "an earlier preemption is folded into the prompt again"
+                )
+        return (
+            f"{where}, and they are not its prompt and its tokens so far: right up to position {longest}, then "
+            f"{run[longest : longest + 3]} where {right[longest : longest + 3]} belongs"
+        )
+    return (
+        f"the request was preempted {len(runs) - 1} time(s), and what was recomputed was right: look at what follows, "
+        "the position of its next token, its new block table, and which token is new"
+    )
+
+
+def _judge_report(case: dict[str, Any], requests: list[list[int]], report: dict[str, Any]) -> None:
+    from milestones.judges import plain_int
+
+    max_batch, size = case.get("max_batch", 8), case.get("block_size", 16)
+    if plain_int(report, "completed") != len(requests):
+        raise CheckFailed(
+            f"report['completed'] == {len(requests)}, all of them",
+            f"{report['completed']}",
+            "count a request once, when it leaves with its last token",
+        )
+    plain_int(report, "preemptions")
+    steps, history = plain_int(report, "steps"), report.get("history")
+    if type(history) is not list or len(history) != steps or not all(type(record) is dict for record in history):
+        raise CheckFailed(f"report['history']: one record (a dict) a step, {steps}", f"{str(history)[:80]}")
+    for at, record in enumerate(history):
+        for key in ("running", "reserved", "allocated", "used"):
+            if type(record.get(key)) is not int:
+                raise CheckFailed(f"history[{at}][{key!r}] as a plain int", f"{record.get(key)!r}")
+        if record["running"] > max_batch:
+            raise CheckFailed(
+                f"at most {max_batch} requests running in a step (max_batch)",
+                f"history[{at}]['running'] == {record['running']}",
+                "max_batch is not looked at where a request is admitted",
+            )
+        if "block_budget" in case and record["allocated"] > case["block_budget"] * size:
+            raise CheckFailed(
+                f"at most {case['block_budget']} blocks of {size} in use, {case['block_budget'] * size} token slots",
+                f"history[{at}]['allocated'] == {record['allocated']} tokens",
+                "more blocks are handed out than the budget has",
+            )
+
+
+def _judge_seen(case: dict[str, Any], report: dict[str, Any], lookups: list[list[int]]) -> None:
+    """What went through the model, against the report and against first come, first served.
+
+    Each prompt begins with a token that the model never writes: whenever it is looked up, that request is being
+    (re)computed from its beginning.
+    """
+    from milestones.reference import prompt_ids
+
+    if case["max_new"] == 0:
+        return
+    requests, outputs = [prompt_ids(prompt) for prompt in case["requests"]], report["outputs"]
+    ideal = [len(prompt) + len(output) - 1 for prompt, output in zip(requests, outputs, strict=True)]
+    total = sum(map(len, lookups))
+    if total < sum(ideal):
+        raise CheckFailed(
+            f"at least {sum(ideal)} tokens through the model",
+            f"{total}, looked up in the embedding",
+            "the tokens do not come from the model, or not all of them",
+        )
+    if "silent" not in case.get("model", {}):
+        if case.get("min_preemptions") and (total == sum(ideal) or not report["preemptions"]):
+            raise CheckFailed(
+                "at least one preemption: this pool cannot hold the first batch to its end",
+                f"report['preemptions'] == {report['preemptions']}, and {total - sum(ideal)} tokens recomputed",
+                _NO_PREEMPTION,
+            )
+        return
+    order: list[int] = []  # the request of each prefill, in the order in which they came
+    before: list[int] = []  # how many tokens had gone through the model before it
+    seen = 0
+    owner = {prompt[0]: index for index, prompt in enumerate(requests)}
+    for tokens in lookups:
+        ranked = [(token, at) for at, token in enumerate(tokens) if token in owner]
+        for token, at in sorted(ranked, key=lambda pair: owner[pair[0]]):  # one call has no order
+            order.append(owner[token])
+            before.append(seen + at)
+        seen += len(tokens)
+    _judge_prefills(case, report, order)
+    again = sum(ideal[index] for at, index in enumerate(order) if index in order[:at])
+    if total > 1.25 * (sum(ideal) + again) + len(requests):
+        raise CheckFailed(
+            f"about {sum(ideal)} tokens through the model, and at most {again} more after preemptions",
+            f"{total} tokens, looked up in the embedding",
+            "the cache is not used: tokens that are in it go through the model again",
+        )
+    if case.get("no_preemption") and case.get("continuous", True):
+        _judge_admissions(case, outputs, order, before)
+
+
+def _judge_prefills(case: dict[str, Any], report: dict[str, Any], order: list[int]) -> None:
+    requests = case["requests"]
+    missing = [index for index in range(len(requests)) if index not in order]
+    if missing:
+        raise CheckFailed(
+            "each prompt through the model, from its first token on",
+            f"the prompt of request {missing[0]} never went through it",
+            "the tokens do not come from the model that was passed as `model=`",
+        )
+    first = list(dict.fromkeys(order))
+    if first != sorted(first):
+        raise CheckFailed(
+            "prefills in the order of the requests, first come, first served",
+            f"the order {first}",
+            "first come, first served: one that does not fit yet holds back those behind it, and a preempted one goes "
+            "to the front",
+        )
+    preemptions = len(order) - len(requests)
+    if order.count(0) > 1:
+        raise CheckFailed(
+            "request 0, the oldest, is never preempted",
+            f"it was computed from its beginning {order.count(0)} times",
+            "the youngest running request is preempted, so that the oldest always gets on (progress)",
+        )
+    if case.get("equal"):
+        for at, index in enumerate(order):
+            late = next((j for j in order[:at] if j > index and index in order[:at] and j not in order[at:]), None)
+            if late is not None:
+                raise CheckFailed(
+                    f"request {late} preempted before request {index}, which is older",
+                    f"request {index} was preempted while request {late} stayed",
+                    "the youngest running request is preempted, and the one that waits longest comes back first",
+                )
+    if case.get("no_preemption") and preemptions:
+        raise CheckFailed(
+            "no preemption: the pool is large enough for everybody",
+            f"{preemptions}; request {next(i for i in order if order.count(i) > 1)} was recomputed",
+            "a request is preempted although blocks are free: preempt only when a block is needed and none is free, "
+            "and take back the blocks of requests that are done",
+        )
+    if preemptions < case.get("min_preemptions", 0):
+        raise CheckFailed(
+            f"at least {case['min_preemptions']} preemption(s) in this pool",
+            f"{preemptions} seen (a preempted request goes through the model again from its beginning), "
+            f"report['preemptions'] == {report['preemptions']}",
+            _NO_PREEMPTION,
+        )
+    if report["preemptions"] != preemptions:
+        raise CheckFailed(
+            f"report['preemptions'] == {preemptions}: so often was a request recomputed from its beginning",
+            f"{report['preemptions']}",
+            "count a preemption exactly when a request gives its blocks back and goes back to waiting",
+        )
+
+
+def _judge_admissions(case: dict[str, Any], outputs: list[list[int]], order: list[int], before: list[int]) -> None:
+    """When requests joined the batch, by the decode steps that had gone before."""
+    requests, max_batch = case["requests"], case.get("max_batch", 8)
+    decodes = [len(output) - 1 for output in outputs]
+    latest = _latest_admissions(decodes, max_batch)
+    prefilled = 0
+    for index, seen in zip(order, before, strict=True):
+        decoded = seen - prefilled
+        prefilled += len(requests[index])
+        finished = index - max_batch + 1
+        if finished > 0 and decoded < sum(sorted(decodes[:index])[:finished]):
+            raise CheckFailed(
+                f"request {index} admitted when {finished} request(s) are done: max_batch is {max_batch}",
+                f"it was admitted after {decoded} decoded tokens, when they cannot be done",
+                "max_batch is not looked at where a request is admitted",
+            )
+        if decoded > latest[index]:
+            raise CheckFailed(
+                f"request {index} admitted as soon as there is a place, after about {latest[index]} decoded tokens",
+                f"it was admitted after {decoded}",
+                "static batching: a place in the batch must be filled at the next step, not when all of it is done"
+                if index >= max_batch
+                else "no batching: requests must run together, up to max_batch of them",
+            )
+
+
+def _latest_admissions(decodes: list[int], max_batch: int) -> list[int]:
+    """For each request, the decoded tokens before its admission, if a place stays empty for two steps; and slack."""
+    latest, running, free_from, done, step = [], [], [0] * max_batch, 0, 0
+    slack = 2 * max_batch + max_batch * (max_batch + 1) // 2  # for engines that admit one request a step
+    waiting = list(decodes)
+    while waiting:
+        while waiting and free_from and min(free_from) <= step:
+            free_from.remove(min(free_from))
+            latest.append(done + slack)
+            running.append(waiting.pop(0))
+        done += len(running)
+        step += 1
+        free_from += [step + 2 for left in running if left <= 1]
+        running = [left - 1 for left in running if left > 1]
+    return latest
+
+
+def _judge_memory(case: dict[str, Any], memory: list[int]) -> None:
+    from milestones.reference import build_model
+
+    token = build_model(case["model"]).config.kv_values_per_token * 4
+    pool = case["block_budget"] * case["block_size"] * token
+    most = max(memory, default=0)
+    limit = 1.75 * pool + 64 * 1024
+    if most > limit:
+        raise CheckFailed(
+            f"at most {limit / 1024:.0f} KiB kept between two passes: a pool of {case['block_budget']} blocks of "
+            f"{case['block_size']} tokens is {pool // 1024} KiB",
+            f"{most // 1024} KiB",
+            "the block budget is not what the cache really takes: keys and values live outside the pool, or the pool "
+            "is larger than the budget",
+        )
+    growing = sum(after - before > token / 2 for before, after in pairwise(memory))
+    if growing > len(memory) / 2:
+        raise CheckFailed(
+            "memory that stands ready from the start, or grows by blocks",
+            f"memory that grew in {growing} of {len(memory)} passes",
+            "the cache grows token by token and is not paged: keys and values must be written into the pool's blocks",
+        )
 
 
 def judge_static(case: dict[str, Any], evidence: Any) -> None:
     """The same tokens in fewer steps than static batching takes, and in no fewer than possible."""
     judge_serve(case, evidence["continuous"])
-    judge_serve(case, evidence["static"])
-    continuous, static = evidence["continuous"]["steps"], evidence["static"]["steps"]
-    if continuous >= static:
+    judge_serve(case | {"continuous": False}, evidence["static"])
+    continuous, static = (evidence[kind]["report"] for kind in ("continuous", "static"))
+    decoded = sum(len(output) - 1 for output in continuous["outputs"])
+    least = max(-(-decoded // case.get("max_batch", 8)), max(len(output) for output in continuous["outputs"]) - 1)
+    most = len(evidence["static"]["lookups"])
+    if continuous["steps"] < least:
+        raise CheckFailed(f"at least {least} steps for {decoded} decoded tokens", f"{continuous['steps']} steps")
+    if static["steps"] > most:
+        raise CheckFailed(f"at most {most} steps with continuous=False: so many passes", f"{static['steps']} steps")
+    if continuous["steps"] >= static["steps"]:
         raise CheckFailed(
-            f"fewer steps than the {static} of static batching",
-            f"{continuous} steps with continuous=True",
-            "a place in the batch must be filled at the next step, not when the whole batch is done",
+            f"fewer steps than the {static['steps']} of static batching",
+            f"{continuous['steps']} steps with continuous=True",
+            "a place in the batch must be filled at the next step, not when the whole batch is done (continuous "
+            "batching); with continuous=False only then",
         )
-
-
-def judge_order(case: dict[str, Any], evidence: Any) -> None:
-    """Right tokens, and first prefills in the order of the requests."""
-    judge_serve(case, evidence["report"])
-    first_seen = []
-    for index, prompt in enumerate(case["requests"]):
-        calls = [at for at, tokens in enumerate(evidence["lookups"]) if _contains(tokens, prompt)]
-        if not calls:
-            raise CheckFailed(
-                f"the prompt of request {index} looked up in the embedding, whole, when it is admitted", "never seen"
-            )
-        first_seen.append((calls[0], index))
-    order = [index for _, index in sorted(first_seen)]
-    if order != sorted(order):
-        raise CheckFailed(
-            "prefills in the order of the requests",
-            f"the order {order}",
-            "a request that does not fit yet must hold back those behind it, and a preempted one goes to the front",
-        )
-
-
-def _contains(tokens: list[int], prompt: list[int]) -> bool:
-    width = len(prompt)
-    return any(tokens[at : at + width] == prompt for at in range(len(tokens) - width + 1))
 
 
 def judge_refused(case: dict[str, Any], evidence: Any) -> None:
@@ -117,13 +380,46 @@ def judge_refused(case: dict[str, Any], evidence: Any) -> None:
     judge_refusal(evidence, case["names"], case["label"])
 
 
-_GQA = {"config": SHAPES["gqa"], "seed": 3}
+_SILENT = 30  # so many tokens the model never writes; each prompt begins with one of its own
+_SPEAKING = SHAPES["gqa"]["vocab_size"] - _SILENT
+_GQA = {"config": SHAPES["gqa"], "seed": 7, "silent": _SILENT}
 _VOCAB, _LIMIT = SHAPES["gqa"]["vocab_size"], SHAPES["gqa"]["max_seq_len"]
 
 
 def _prompts(lengths: list[int], seed: int) -> list[list[int]]:
-    return [ids(length, _VOCAB, seed=seed * 100 + index) for index, length in enumerate(lengths)]
+    return [[_VOCAB - 1 - at, *ids(length - 1, _SPEAKING, seed * 100 + at)] for at, length in enumerate(lengths)]
 
+
+def _case(lengths: list[int], draw: int, max_new: int, budget: int, size: int, **more: Any) -> dict[str, Any]:
+    """A case on the random GQA model, observed."""
+    batch = f", batches of {more['max_batch']}" if "max_batch" in more else ""
+    lengths_text = " ".join(map(str, lengths))
+    few = "a prompt of" if len(lengths) == 1 else f"{len(lengths)} prompts of"
+    return {
+        "label": f"{few} {lengths_text} tokens, {max_new} new ones each, {budget} blocks of {size}{batch}",
+        "requests": _prompts(lengths, draw),
+        "max_new": max_new,
+        "block_budget": budget,
+        "block_size": size,
+        "model": _GQA,
+        "observe": "tokens",
+    } | more
+
+
+def fresh_cases(seed: int) -> tuple[dict[str, Any], ...]:
+    """Requests that nobody has seen: other lengths, tokens, weights, pools and block sizes."""
+    cases = []
+    for at, size in enumerate((4, 7)):
+        lengths = [1 + ids(8, 30, seed + at)[i] for i in range(8)]
+        max_new = 12 + (seed + at) % 9
+        enough = -(-(max(lengths) + max_new) // size)
+        budget = enough + 1 + (seed >> 3) % 4
+        more = {"max_batch": 3 + (seed + at) % 5, "model": _GQA | {"seed": seed + at}, "seed": seed}
+        cases.append(_case(lengths, seed + at, max_new, budget, size, **more))
+    return tuple(cases)
+
+
+_MEMORY_MODEL = {"config": HEAVY_CACHE, "seed": 6, "silent": _SILENT}
 
 CHECKS = (
     Check(
@@ -135,6 +431,7 @@ CHECKS = (
                 "label": "serve(16 prompts, max_new=16, block_budget=None)",
                 "requests": [f"{TEXTS[index % len(TEXTS)]} {WORDS[: index * 4]}" for index in range(16)],
                 "max_new": 16,
+                "observe": "tokens",
                 "min_preemptions": 1,
             },
         ),
@@ -146,18 +443,19 @@ CHECKS = (
         name="m13c.roomy_pool",
         claim="batching alone changes nothing: requests of many lengths join and leave one batch",
         probe=probes.serve,
-        cases=tuple(
-            {
-                "label": f"12 requests, batches of {max_batch}, blocks of {block_size}, a pool for everybody",
-                "requests": _prompts([1, 15, 16, 17, 2, 31, 32, 33, 7, 48, 3, 9], seed=1),
-                "max_new": 18,
-                "block_budget": 600,
-                "block_size": block_size,
-                "max_batch": max_batch,
-                "model": {"config": SHAPES[shape], "seed": 4},
-                "no_preemption": True,
-            }
-            for max_batch, block_size, shape in ((3, 4, "mha"), (8, 16, "tied"), (12, 1, "mqa"))
+        cases=(
+            _case([5], 1, 20, 40, 16, no_preemption=True),
+            _case([6, 6], 2, 10, 40, 4, no_preemption=True),
+            _case([3, 9, 5], 3, 10, 40, 4, no_preemption=True),
+            *(
+                _case([1, 15, 16, 17, 2, 31, 32, 33, 7, 48, 3, 9], 1, 18, 600, size, max_batch=max_batch)
+                | {"model": model, "observe": observe, "no_preemption": True}
+                for max_batch, size, model, observe in (
+                    (3, 4, {"config": SHAPES["mha"], "seed": 4, "silent": _SILENT}, "tokens"),
+                    (8, 16, {"config": SHAPES["tied"], "seed": 4}, None),
+                    (12, 1, {"config": SHAPES["mqa"], "seed": 4, "silent": _SILENT}, None),
+                )
+            ),
         ),
         judge=judge_serve,
         read=READ,
@@ -166,27 +464,15 @@ CHECKS = (
         name="m13c.tight_pool",
         claim="preemption changes nothing, however often and whenever it strikes the same request",
         probe=probes.serve,
-        cases=tuple(
-            {
-                "label": f"{len(lengths)} requests of {max_new} tokens, {budget} blocks of {block_size}",
-                "requests": _prompts(lengths, seed),
-                "max_new": max_new,
-                "block_budget": budget,
-                "block_size": block_size,
-                "model": _GQA,
-                "min_preemptions": at_least,
-            }
-            for seed, (lengths, max_new, budget, block_size, at_least) in enumerate(
-                (
-                    ([8, 8], 24, 8, 4, 1),
-                    ([4, 4, 4, 4], 40, 11, 4, 4),
-                    ([16, 16, 16, 16, 16], 33, 5, 16, 3),
-                    ([5, 9, 13, 2, 7, 11], 30, 11, 4, 6),
-                    ([1, 1, 1], 30, 30, 1, 2),
-                    ([7, 6, 5, 8, 3, 9, 4, 10], 12, 6, 4, 3),
-                    ([15, 14, 13], 3, 2, 16, 1),
-                )
-            )
+        cases=(
+            _case([8, 8, 8], 7, 9, 4, 4, max_batch=1, no_preemption=True),
+            _case([15, 14, 13], 6, 3, 2, 16, min_preemptions=1),
+            _case([8, 8], 0, 18, 8, 4, min_preemptions=1, equal=True),
+            _case([1, 1, 1], 4, 14, 15, 1, min_preemptions=2, equal=True),
+            _case([4, 4, 4, 4], 1, 24, 7, 4, min_preemptions=4, equal=True),
+            _case([16, 16, 16], 2, 18, 3, 16, min_preemptions=2, equal=True),
+            _case([7, 6, 5, 8, 3, 9, 4, 10], 5, 12, 6, 4, min_preemptions=3),
+            _case([5, 9, 13, 2, 7, 11], 3, 20, 9, 4, min_preemptions=5),
         ),
         judge=judge_serve,
         read=READ,
@@ -197,31 +483,14 @@ CHECKS = (
         probe=probes.serve,
         cases=(
             {"label": "no requests at all", "requests": [], "max_new": 4, "model": _GQA},
-            {"label": "max_new=0", "requests": _prompts([3, 4], 1), "max_new": 0, "block_budget": 4, "model": _GQA},
-            {
-                "label": "max_new=1: the prefill is all there is",
-                "requests": _prompts([16, 1, 17, 32], 2),
-                "max_new": 1,
-                "block_budget": 2,
-                "model": _GQA,
-            },
-            {
-                "label": "prompt and output fill one block exactly: the last token is never cached",
-                "requests": _prompts([8, 8, 8], 3),
-                "max_new": 9,
-                "block_budget": 1,
-                "block_size": 16,
-                "model": _GQA,
-                "no_preemption": True,
-            },
-            {
-                "label": "three requests as long as the model allows, a pool for one",
-                "requests": _prompts([_LIMIT - 20] * 3, 4),
-                "max_new": 20,
-                "block_budget": _LIMIT // 16,
-                "block_size": 16,
-                "model": _GQA,
-            },
+            _case([3, 4], 1, 0, 4, 16) | {"label": "max_new=0"},
+            _case([16, 1, 17, 32], 2, 1, 2, 16) | {"label": "max_new=1: the prefill is all there is"},
+            _case([8, 8, 8], 3, 9, 1, 16, no_preemption=True, max_batch=1)
+            | {"label": "prompt and output fill one block exactly: the last token is never cached"},
+            _case([_LIMIT - 20] * 3, 4, 20, _LIMIT // 16, 16)
+            | {"label": "three requests as long as the model allows, a pool for one"},
+            _case([6, 5, 4, 7], 5, 30, 9, 4, eos_id=EOS)
+            | {"label": f"requests that end early (eos_id={EOS}), in a pool that preempts"},
         ),
         judge=judge_serve,
         read=READ,
@@ -231,14 +500,8 @@ CHECKS = (
         claim="continuous batching takes fewer steps than static batching for the same tokens",
         probe=probes.serve_both,
         cases=(
-            {
-                "label": "24 requests that end at different times (eos_id), batches of 8",
-                "requests": [ids(5 + index % 7, _VOCAB, seed=index) for index in range(24)],
-                "max_new": 40,
-                "block_budget": 96,
-                "eos_id": 43,
-                "model": _GQA,
-            },
+            _case([5 + index % 7 for index in range(20)], 8, 32, 96, 16, eos_id=EOS, no_preemption=True)
+            | {"label": f"20 requests that end at different times (eos_id={EOS}), batches of 8"},
         ),
         judge=judge_static,
         read=READ,
@@ -246,20 +509,28 @@ CHECKS = (
     Check(
         name="m13c.first_come_first_served",
         claim="requests are admitted in the order in which they came",
-        probe=probes.serve_order,
-        cases=tuple(
-            {
-                "label": f"8 requests, each beginning with a token of its own, {budget} blocks of 4",
-                "requests": [[60 + index, *ids(length, 40, seed=index)] for index, length in enumerate(lengths)],
-                "max_new": 10,
-                "block_budget": budget,
-                "block_size": 4,
-                "max_batch": 3,
-                "model": _GQA,
-            }
-            for lengths, budget in (([20, 2, 2, 20, 2, 2, 2, 2], 9), ([2, 30, 2, 2, 30, 2, 2, 2], 11))
+        probe=probes.serve,
+        cases=(
+            _case([20, 2, 2, 20, 2, 2, 2, 2], 9, 10, 9, 4, max_batch=3),
+            _case([2, 30, 2, 2, 30, 2, 2, 2], 10, 10, 11, 4, max_batch=3),
         ),
-        judge=judge_order,
+        judge=judge_serve,
+        read=READ,
+    ),
+    Check(
+        name="m13c.block_budget",
+        claim="the block budget is what the cache really takes",
+        probe=probes.serve,
+        cases=(_case([15] * 5, 11, 34, 5, 16, observe="memory", min_preemptions=1, model=_MEMORY_MODEL, equal=True),),
+        judge=judge_serve,
+        read=READ,
+    ),
+    Check(
+        name="m13c.fresh_requests",
+        claim="requests, pools and weights that were drawn for this run work too",
+        probe=probes.serve,
+        cases=fresh_cases(SEED),
+        judge=judge_serve,
         read=READ,
     ),
     Check(

@@ -4,27 +4,22 @@ They run in the worker, in the same process as the student's code, and judge not
 evidence, to be doubted; a judge elsewhere compares it with what it computed itself.
 """
 
+import contextlib
 import hashlib
 import json
 import shutil
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import FlopCounterMode
 
 from ai_playground.workspace import save_checkpoint
 from milestones.engines import Engine
+from milestones.observe import Observer, TokenLog
 from milestones.reference import build_model, prompt_ids
-
-
-def warm_up() -> None:
-    """Make torch import what its FLOP counter needs, which takes seconds on first use."""
-    with FlopCounterMode(display=False):
-        torch.ones(1, 1) @ torch.ones(1, 1)
 
 
 def load(engine: Engine, case: dict[str, Any]) -> dict[str, Any]:
@@ -98,36 +93,59 @@ def greedy_refusal(engine: Engine, case: dict[str, Any]) -> dict[str, Any]:
     return refusal(lambda: function(prompt_ids(case["prompt"]), case["n"], **_options(case)))
 
 
-def greedy_flops(engine: Engine, case: dict[str, Any]) -> dict[str, Any]:
-    """`greedy`, with PyTorch counting the floating-point operations.
+def greedy_observed(engine: Engine, case: dict[str, Any]) -> dict[str, Any]:
+    """`greedy`, with what PyTorch sees of it: tokens looked up, work, memory.
 
-    A product of known size is counted with it: if that is missing from the total, the counter is broken.
+    A product of known size is counted before and after: if its cost is missing, the counting is broken.
     """
-    function = getattr(engine, case["function"])
     options = _options(case)
     canary = torch.ones(8, 16), torch.ones(16, 32)
-    with FlopCounterMode(display=False) as counter:
-        canary[0] @ canary[1]
-        before = counter.get_total_flops()
-        output = function(prompt_ids(case["prompt"]), case["n"], **options)
-        total = counter.get_total_flops()
-        canary[0] @ canary[1]
-        after = counter.get_total_flops()
-    return {"output": output, "canary": [before, after - total], "flops": total - before}
+    with Observer(options["model"]) as seen:
+        _ = canary[0] @ canary[1]
+        before = seen.flops
+        output = getattr(engine, case["function"])(prompt_ids(case["prompt"]), case["n"], **options)
+        after = seen.flops
+        _ = canary[0] @ canary[1]
+        canaries = [before, seen.flops - after]
+    return {
+        "output": output,
+        "canaries": canaries,
+        "flops": after - before,
+        "lookups": seen.calls,
+        "memory": seen.memory,
+    }
 
 
-def serve(engine: Engine, case: dict[str, Any]) -> Any:
-    """Call `serve`: `requests`, `max_new`, optionally `block_budget`, `model` and the keyword-only sizes."""
+def serve(engine: Engine, case: dict[str, Any]) -> dict[str, Any]:
+    """Call `serve`: `requests`, `max_new`, optionally `block_budget`, `model` and the keyword-only sizes.
+
+    With `observe` the case also asks for what PyTorch sees: `"tokens"` looked up, or `"memory"` too.
+    """
     requests = [prompt_ids(prompt) for prompt in case["requests"]]
-    report = engine.serve(requests, case["max_new"], case.get("block_budget"), **_options(case))
-    if type(report) is dict:
-        report["requests_after"] = requests  # a prompt that the engine wrote into would show
-    return report
+    options = _options(case)
+    watch = case.get("observe")
+    seen: TokenLog | Observer | None = None
+    with contextlib.ExitStack() as stack:
+        if watch:
+            seen = Observer(options["model"]) if watch == "memory" else TokenLog(options.get("model"))
+            stack.enter_context(seen)
+        report = engine.serve(requests, case["max_new"], case.get("block_budget"), **options)
+    return {
+        "report": report,
+        "requests_after": requests,  # a prompt that the engine wrote into shows
+        "lookups": seen.calls if seen else None,
+        "memory": seen.memory if watch == "memory" else None,
+    }
 
 
 def serve_refusal(engine: Engine, case: dict[str, Any]) -> dict[str, Any]:
     """`serve`, where a ValueError is expected."""
-    return refusal(lambda: serve(engine, case))
+    return refusal(lambda: serve(engine, case)["report"])
+
+
+def serve_both(engine: Engine, case: dict[str, Any]) -> dict[str, Any]:
+    """`serve` with continuous and with static batching."""
+    return {name: serve(engine, case | {"continuous": name == "continuous"}) for name in ("continuous", "static")}
 
 
 def finale(engine: Engine, case: dict[str, Any]) -> dict[str, Any]:
@@ -138,8 +156,15 @@ def finale(engine: Engine, case: dict[str, Any]) -> dict[str, Any]:
         metrics = ws / "metrics.json"
         kept = {"kept_by_the_check": {"value": 1}}
         metrics.write_text(json.dumps(kept), encoding="utf-8")
-        report = engine.finale(ws)
-        return {"report": report, "metrics": metrics.read_text(encoding="utf-8") if metrics.exists() else None}
+        start = time.perf_counter()
+        with TokenLog() as seen:
+            report = engine.finale(ws)
+        return {
+            "report": report,
+            "wall_seconds": time.perf_counter() - start,
+            "tokens_seen": sum(map(len, seen.calls)),
+            "metrics": metrics.read_text(encoding="utf-8") if metrics.exists() else None,
+        }
 
 
 def _options(case: dict[str, Any]) -> dict[str, Any]:
@@ -147,39 +172,3 @@ def _options(case: dict[str, Any]) -> dict[str, Any]:
     if "model" in case:
         options["model"] = build_model(case["model"])
     return options
-
-
-def serve_both(engine: Engine, case: dict[str, Any]) -> dict[str, Any]:
-    """`serve` with continuous and with static batching."""
-    return {name: serve(engine, case | {"continuous": name == "continuous"}) for name in ("continuous", "static")}
-
-
-class Lookups(TorchDispatchMode):
-    """Writes down every token that is looked up in an embedding, call by call.
-
-    This is seen by PyTorch's dispatcher, whichever function the engine uses: what a model reads of its input
-    must come through an embedding lookup.
-    """
-
-    def __init__(self, vocab_size: int) -> None:
-        super().__init__()
-        self.vocab_size = vocab_size
-        self.calls: list[list[int]] = []
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if function in (torch.ops.aten.embedding.default, torch.ops.aten.index_select.default):
-            table, tokens = args[0], args[-1]
-        elif function is torch.ops.aten.index.Tensor:
-            table, tokens = args[0], args[1][0]
-        else:
-            return function(*args, **(kwargs or {}))
-        if table.dim() == 2 and table.shape[0] == self.vocab_size and tokens is not None:
-            self.calls.append(tokens.flatten().tolist())
-        return function(*args, **(kwargs or {}))
-
-
-def serve_order(engine: Engine, case: dict[str, Any]) -> dict[str, Any]:
-    """`serve`, and the tokens that went through the model, call by call."""
-    with Lookups(case["model"]["config"]["vocab_size"]) as lookups:
-        report = serve(engine, case)
-    return {"report": report, "lookups": lookups.calls}

@@ -18,11 +18,17 @@ from ai_playground.workspace import default_workspace, load_checkpoint, load_tok
 TIE_TOLERANCE = 1e-4  # fp32: two correct matmuls can round differently by less than this
 
 
-def random_model(config: TransformerConfig, seed: int) -> Transformer:
+def random_model(config: TransformerConfig, seed: int, silent: int = 0) -> Transformer:
     """A model with random weights whose greedy text depends on every part of it.
 
     Norm weights differ from 1, so that a skipped norm shows; queries and keys are larger than at
     initialisation, so that attention prefers some positions and a wrong position or mask shows.
+
+    Args:
+        config: the shape; `silent` needs an untied head.
+        seed: fixes the weights.
+        silent: the last so many token ids are never written by the model (their logit is always 0). A prompt
+            that begins with one of them can be recognised whenever it goes through the model.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -37,6 +43,8 @@ def random_model(config: TransformerConfig, seed: int) -> Transformer:
             if config.tie_embeddings:
                 # Else the newest token's own embedding outweighs all, and the model repeats it for ever.
                 model.embedding.weight.mul_(0.02)
+            if silent:
+                model.head.weight[-silent:] = 0.0
     return model.eval().requires_grad_(False)
 
 
@@ -52,8 +60,8 @@ def build_model(spec: dict[str, Any]) -> Transformer:
     """The model that a case asks for; the last few are kept.
 
     Args:
-        spec: `{"workspace": PATH}` is a trained one, `{"config": {...}, "seed": int}` a random one; both may
-            have a `"dtype"` such as `"bfloat16"`.
+        spec: `{"workspace": PATH}` is a trained one, `{"config": {...}, "seed": int}` a random one, which may
+            have `"silent"`; both may have a `"dtype"` such as `"bfloat16"`.
     """
     return _build(json.dumps(spec, sort_keys=True))
 
@@ -64,7 +72,7 @@ def _build(text: str) -> Transformer:
     if "workspace" in spec:
         model = trained_model(Path(spec["workspace"]))
     else:
-        model = random_model(TransformerConfig.from_dict(spec["config"]), spec["seed"])
+        model = random_model(TransformerConfig.from_dict(spec["config"]), spec["seed"], spec.get("silent", 0))
     return model.to(getattr(torch, spec.get("dtype", "float32")))
 
 

@@ -16,6 +16,7 @@ runs in this very process, and whoever asked enforces the limit by ending it.
 
 import contextlib
 import ctypes
+import faulthandler
 import importlib
 import json
 import os
@@ -71,6 +72,8 @@ def run_request(request: dict[str, Any], channel: TextIO) -> None:
     from milestones.engines import Engine
 
     engine = Engine(engine_path)
+    # Should it not come back, it says where it was just before its time is up.
+    faulthandler.dump_traceback_later(0.8 * request["limit"], file=2)
     for index, case in enumerate(request["cases"]):
         answer: dict[str, Any] = {"id": request["id"], "case": index}
         try:
@@ -83,6 +86,7 @@ def run_request(request: dict[str, Any], channel: TextIO) -> None:
             line = json.dumps({"id": request["id"], "case": index, "error": found | {"traceback": []}})
         channel.write(line + "\n")
         channel.flush()
+    faulthandler.cancel_dump_traceback_later()
 
 
 def run_forked(request: dict[str, Any], channel: TextIO) -> None:
@@ -139,6 +143,11 @@ def _leftovers() -> bool:
     return True
 
 
+def forks() -> bool:
+    """Whether each request gets a process of its own; COURSE_FORK=0 does on Linux what is done elsewhere."""
+    return sys.platform == "linux" and os.environ.get("COURSE_FORK") != "0"
+
+
 def main() -> None:
     channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # prints of student code go where they can be shown, not into the answers
@@ -146,22 +155,18 @@ def main() -> None:
 
     import torch
 
-    import milestones.probes  # loaded before any student code, and before the forks
+    import milestones.probes  # noqa: F401  loaded before any student code, and before the forks
 
     torch.set_num_threads(int(os.environ.get("COURSE_THREADS", "1")))
-    forking = sys.platform == "linux"
+    forking = forks()
     if forking:
         _adopt_orphans()
     channel.write('{"ready": true}\n')
     channel.flush()
-    warm = False
     for line in requests:
         request = json.loads(line)
         if forking:
             run_forked(request, channel)
-            if not warm:
-                milestones.probes.warm_up()  # now, while the first answer is judged: every later fork has it
-                warm = True
         else:
             run_request(request, channel)
             channel.write(json.dumps({"id": request["id"], "end": "done", "code": 0, "leftovers": False}) + "\n")
