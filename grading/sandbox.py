@@ -87,7 +87,8 @@ class Sandbox:
 
     def __exit__(self, *_: object) -> None:
         if not self.unsafe and self.stage:
-            os.rmdir(self.stage)
+            with contextlib.suppress(FileNotFoundError):
+                os.rmdir(self.stage)
 
     def engine(self, submission: Path) -> Path:
         """Where the worker finds the engine of a submission."""

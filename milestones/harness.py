@@ -28,6 +28,7 @@ from ai_playground.workspace import repo_root
 
 START_UP_SECONDS = 120.0  # importing torch on a slow, busy machine; not counted against a check's own limit
 GRACE_SECONDS = 5.0
+WALL = 3.0 if sys.platform == "linux" else 1.0  # wall-clock seconds that a second of a check's limit may take
 MAX_ANSWERS = 32 * 2**20  # bytes that one request may send, all its cases together
 
 
@@ -60,7 +61,8 @@ class Check:
         cases: plain JSON inputs, each with a `"label"`.
         judge: called here as `judge(case, evidence)`; raises `CheckFailed`.
         read: where a student reads about it.
-        limit: seconds for all cases together.
+        limit: seconds for all cases together, of CPU time where that can be limited (Linux): a busy machine is
+            not the student's fault.
     """
 
     name: str
@@ -78,12 +80,17 @@ class Check:
 
 @dataclass
 class Result:
-    """What came of a check: `status` is `passed`, `failed` or `not_written`."""
+    """What came of a check: `status` is `passed`, `failed` or `not_written`.
+
+    `passed` counts the cases that did; `message` is about the first that did not.
+    """
 
     check: Check
     status: str
     message: str = ""
     seconds: float = 0.0
+    passed: int = 0
+    timed_out: bool = False
     evidence: list[Any] = field(default_factory=list)
 
 
@@ -195,8 +202,9 @@ class Worker:
             "probe": f"{probe.__module__}:{probe.__qualname__}",
             "cases": cases,
             "limit": limit,
+            "wall": limit * WALL,
         }
-        deadline = time.monotonic() + limit + GRACE_SECONDS
+        deadline = time.monotonic() + limit * WALL + GRACE_SECONDS
         answered: dict[int, dict[str, Any]] = {}
         try:
             self.process.stdin.write(json.dumps(request).encode() + b"\n")
@@ -244,30 +252,45 @@ class Worker:
 
 
 def run_check(check: Check, engine: Path, worker: Worker) -> Result:
-    """Ask the worker for the evidence and judge it, case by case; the first failure is the verdict."""
+    """Ask the worker for the evidence and judge it, case by case.
+
+    Raises:
+        WorkerBroken: see `Worker.ready`.
+    """
     start = time.monotonic()
     answer = worker.ask(engine, check.probe, list(check.cases), check.limit)
     result = Result(check, "passed", evidence=[case.get("evidence") for case in answer.cases])
-    case: dict[str, Any] = {}
-    try:
-        for index, case in enumerate(check.cases):
-            if index >= len(answer.cases):
-                raise _no_answer(check, answer)
-            error = answer.cases[index].get("error")
-            if isinstance(error, dict) and error.get("not_written"):
-                result.status, result.message = "not_written", str(error.get("message"))
-                break
-            if isinstance(error, dict):
-                raise _raised(error)
-            _judge(check, case, answer.cases[index].get("evidence"))
-        else:
-            if answer.end != "done":
-                raise _no_answer(check, answer)
-    except CheckFailed as failure:
+    result.timed_out = answer.end == "timeout"
+    for index, case in enumerate(check.cases):
+        try:
+            _judge_case(check, case, index, answer)
+            result.passed += 1
+        except _NotWritten as note:
+            result.status, result.message = "not_written", str(note)
+            break
+        except CheckFailed as failure:
+            if result.status == "passed":
+                result.status, result.message = "failed", explain(check, case, failure, answer.printed)
+    if result.status == "passed" and answer.end != "done":
         result.status = "failed"
-        result.message = explain(check, case, failure, answer.printed)
+        result.message = explain(check, {}, _no_answer(check, answer), answer.printed)
     result.seconds = time.monotonic() - start
     return result
+
+
+class _NotWritten(Exception):
+    """The student's code says of itself that this part is still to be written."""
+
+
+def _judge_case(check: Check, case: dict[str, Any], index: int, answer: Answer) -> None:
+    if index >= len(answer.cases):
+        raise _no_answer(check, answer)
+    error = answer.cases[index].get("error")
+    if isinstance(error, dict) and error.get("not_written"):
+        raise _NotWritten(str(error.get("message")))
+    if isinstance(error, dict):
+        raise _raised(error)
+    _judge(check, case, answer.cases[index].get("evidence"))
 
 
 def _judge(check: Check, case: dict[str, Any], evidence: Any) -> None:

@@ -28,7 +28,7 @@ def judge_finale(case: dict[str, Any], evidence: Any) -> None:
     if type(report) is not dict or "not_plain" in report:
         raise CheckFailed("the report as a dict", "None" if report is None else str(report)[:80])
     ws = Path(case["workspace"])
-    spec = {"workspace": case["workspace"]}
+    spec = case.get("model") or {"workspace": case["workspace"]}
     config, tokenizer = build_model(spec).config, load_tokenizer(ws)
     output = token_list(report.get("output_ids"), "report['output_ids']", config.vocab_size)
     prompt = tokenizer.encode(FINALE_PROMPTS[0])

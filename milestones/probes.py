@@ -22,6 +22,11 @@ from milestones.observe import Observer, TokenLog
 from milestones.reference import build_model, prompt_ids
 
 
+def imports(engine: Engine, case: dict[str, Any]) -> bool:
+    """Whether the modules of `functions` can be imported."""
+    return all(callable(getattr(engine, name)) for name in case["functions"])
+
+
 def load(engine: Engine, case: dict[str, Any]) -> dict[str, Any]:
     """Call `load_model` on the case's workspace.
 
@@ -149,10 +154,16 @@ def serve_both(engine: Engine, case: dict[str, Any]) -> dict[str, Any]:
 
 
 def finale(engine: Engine, case: dict[str, Any]) -> dict[str, Any]:
-    """Call `finale` on a copy of the workspace, and look at that copy's metrics.json before and after."""
+    """Call `finale` on a copy of the workspace, and look at that copy's metrics.json before and after.
+
+    With a `model` in the case, its weights stand in the place of the workspace's.
+    """
     with tempfile.TemporaryDirectory() as folder:
         ws = Path(folder) / "myllm"
         shutil.copytree(case["workspace"], ws, ignore=shutil.ignore_patterns("src", "*.partial"))
+        if "model" in case:
+            model = build_model(case["model"])
+            save_checkpoint(ws, model.config, model.state_dict())
         metrics = ws / "metrics.json"
         kept = {"kept_by_the_check": {"value": 1}}
         metrics.write_text(json.dumps(kept), encoding="utf-8")

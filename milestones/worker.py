@@ -3,7 +3,8 @@
 It reads one request a line from standard input and answers on what was its standard output, one JSON line a
 case, then one line that says how the request ended. Whatever the student's code prints goes to standard error.
 
-    request   {"id": 1, "engine": PATH, "probe": "module:function", "cases": [...], "limit": seconds}
+    request   {"id": 1, "engine": PATH, "probe": "module:function", "cases": [...], "limit": CPU seconds,
+               "wall": wall-clock seconds}
     answer    {"id": 1, "case": 0, "evidence": ...}   or   {"id": 1, "case": 0, "error": {...}}
     end       {"id": 1, "end": "done" | "timeout" | "died", "code": exit status, "leftovers": bool}
 
@@ -19,6 +20,7 @@ import ctypes
 import faulthandler
 import importlib
 import json
+import math
 import os
 import signal
 import sys
@@ -96,6 +98,7 @@ def run_forked(request: dict[str, Any], channel: TextIO) -> None:
         try:
             os.setsid()  # so that whatever it starts can be ended with it
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # the worker may be ended first
+            _limit_cpu(request["limit"])
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # student code must not eat the next request
             run_request(request, channel)
         except BaseException:
@@ -105,23 +108,33 @@ def run_forked(request: dict[str, Any], channel: TextIO) -> None:
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(0)
-    deadline = time.monotonic() + request["limit"]
-    end = "timeout"
-    status = 0
+    deadline = time.monotonic() + request["wall"]
+    end, done, status = "timeout", 0, 0
     while time.monotonic() < deadline:
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
-            end = "done" if status == 0 else "died"
+            out_of_time = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU
+            end = "done" if status == 0 else "timeout" if out_of_time else "died"
             break
         time.sleep(0.002)
     with contextlib.suppress(ProcessLookupError):  # it left nothing behind
         os.killpg(child, signal.SIGKILL)
-    if end == "timeout":
+    if not done:
         os.waitpid(child, 0)
     last = {"id": request["id"], "end": end, "code": os.waitstatus_to_exitcode(status), "leftovers": _leftovers()}
     # A child killed in the middle of a line must not swallow this one.
     channel.write("\n" + json.dumps(last) + "\n")
     channel.flush()
+
+
+def _limit_cpu(seconds: float) -> None:
+    """Let the system end this process when it has used that much CPU time."""
+    import resource
+
+    most = resource.getrlimit(resource.RLIMIT_CPU)[1]
+    limit = math.ceil(seconds)
+    if most == resource.RLIM_INFINITY or limit < most:
+        resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 1))
 
 
 def _adopt_orphans() -> None:

@@ -1,0 +1,349 @@
+"""Judging: a student's files -> points and messages, through a sandboxed worker.
+
+    with Sandbox() as sandbox:
+        sandbox.check()
+        result = judge(submission, sandbox)
+
+A result is plain JSON. `visible` is what the student may read; `hidden` is the instructor's alone.
+"""
+
+import atexit
+import hashlib
+import importlib.util
+import json
+import multiprocessing
+import os
+import re
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from ai_playground.workspace import repo_root, write_json
+from grading.intake import ONE_FILE, Submission, released
+from grading.sandbox import Sandbox, SandboxError
+from milestones import m13a, m13b, m13c, m13d, probes
+from milestones.harness import Check, Result, Worker, run_check
+from milestones.points import MILESTONES, VISIBLE_SHARE, WEIGHTS
+from solutions.m13.hidden import HIDDEN
+
+WORK = repo_root() / "grading" / "work"
+FORMAT = 1  # of a result; older ones are judged again
+IMPORT_SECONDS = 15.0
+AFTER_TIMEOUT = 5.0  # a milestone that has hung once gets no more than this for each further check
+MAX_MESSAGE = 6_000
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What has points of its own: a milestone, or a graded cell of the chapter."""
+
+    name: str
+    points: float
+    visible: tuple[Check, ...]
+    hidden: tuple[Check, ...]
+    functions: tuple[str, ...] = ()  # of the engine; none for a cell
+    notebook: str = ""
+
+
+@lru_cache(maxsize=1)
+def units() -> tuple[Unit, ...]:
+    """Everything that is graded, in order."""
+    functions = {
+        "m13a": ("load_model",),
+        "m13b": ("greedy_reference", "greedy_paged"),
+        "m13c": ("serve",),
+        "m13d": ("finale",),
+    }
+    graded = [
+        Unit(
+            name=module.__name__.split(".")[-1],
+            points=MILESTONES[module.__name__.split(".")[-1]],
+            visible=module.CHECKS,
+            hidden=tuple(replace(c, cases=HIDDEN[c.name]) for c in module.CHECKS if c.name in HIDDEN),
+            functions=functions[module.__name__.split(".")[-1]],
+        )
+        for module in (m13a, m13b, m13c, m13d)
+    ]
+    return (*_cells(), *graded)
+
+
+def _cells() -> Iterator[Unit]:
+    """The chapter's graded cells; each of their cases counts by itself."""
+    if importlib.util.find_spec("milestones.chapter") is None:
+        return
+    from milestones.chapter import CHECKS
+
+    path = repo_root() / "solutions" / "m13" / "hidden_chapter.json"
+    further = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    for name, cell in CHECKS.items():
+        hidden = (replace(cell.check, cases=tuple(further[name])),) if further.get(name) else ()
+        yield Unit(name, cell.points, (cell.check,), hidden, notebook="mini_vllm.ipynb")
+
+
+# One submission -------------------------------------------------------------------------------------------------
+
+
+def judge(submission: Submission, sandbox: Sandbox) -> dict[str, Any]:
+    """Judge everything in one submission.
+
+    Raises:
+        WorkerBroken, SandboxError: the sandbox failed; the submission was not judged.
+    """
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="course-grade-") as folder:
+        os.chmod(folder, 0o755)  # the sandbox's uid is another one
+        place = submission.write(Path(folder))
+        with sandbox.worker(place) as worker:
+            judged = {
+                unit.name: _judge_unit(
+                    unit, sandbox.notebook(place, unit.notebook) if unit.notebook else sandbox.engine(place), worker
+                )
+                for unit in units()
+            }
+    used = worker.group.used if hasattr(worker, "group") else {}
+    figures = judged["m13d"].pop("figures")
+    return {
+        "format": FORMAT,
+        "student": submission.student,
+        "key": key_of(submission, sandbox.unsafe),
+        "score": round(sum(unit["score"] for unit in judged.values()), 2),
+        "of": sum(unit["of"] for unit in judged.values()),
+        "units": judged,
+        "notes": [clean(note, 500) for note in submission.notes],
+        "unsafe": sandbox.unsafe,
+        "seconds": round(time.monotonic() - start, 2),
+        "cpu_seconds": round(used["cpu_ns"] / 1e9, 2) if "cpu_ns" in used else None,
+        "peak_mib": used["peak_bytes"] // 2**20 if "peak_bytes" in used else None,
+        "figures": figures,
+        "judged_at": time.time(),
+    }
+
+
+def _judge_unit(unit: Unit, where: Path, worker: Worker) -> dict[str, Any]:
+    """Visible checks first: what a student reads must not know the hidden cases."""
+    share = VISIBLE_SHARE if unit.hidden else 1.0
+    stop = _cannot_import(unit, where, worker) if unit.functions else None
+    timed_out = False
+    parts: dict[str, list[dict[str, Any]]] = {"visible": [], "hidden": []}
+    figures = None
+    for kind, checks, points in (("visible", unit.visible, unit.points * share),
+                                 ("hidden", unit.hidden, unit.points * (1 - share))):  # fmt: skip
+        weight = sum(WEIGHTS.get(check.name, 1) for check in checks)
+        for check in checks:
+            if stop is not None:
+                result = replace(stop, check=check)
+            else:
+                limit = min(check.limit, AFTER_TIMEOUT) if timed_out else check.limit
+                result = run_check(replace(check, limit=limit), where, worker)
+            timed_out = timed_out or result.timed_out
+            of = points * WEIGHTS.get(check.name, 1) / weight
+            earned = result.passed / len(check.cases) if unit.notebook else float(result.status == "passed")
+            if result.status == "passed" and check.name == "m13d.finale" and kind == "visible":
+                figures = _figures(result.evidence[0])
+            parts[kind].append(
+                {
+                    "name": check.name,
+                    "claim": check.claim,
+                    "status": result.status,
+                    "points": round(of * earned, 4),
+                    "of": round(of, 4),
+                    "message": clean(result.message),
+                    "seconds": round(result.seconds, 2),
+                }
+            )
+    earned = {kind: sum(check["points"] for check in checks) for kind, checks in parts.items()}
+    judged = {
+        "score": round(min(earned["visible"] + earned["hidden"], unit.points), 2),
+        "of": unit.points,
+        "visible_points": round(earned["visible"], 2),
+        "visible_of": round(unit.points * share, 2),
+        "hidden_points": round(earned["hidden"], 2),
+        "hidden_of": round(unit.points * (1 - share), 2),
+        **parts,
+    }
+    return judged | ({"figures": figures} if unit.name == "m13d" else {})
+
+
+def _cannot_import(unit: Unit, where: Path, worker: Worker) -> Result | None:
+    """The failure that all of a milestone's checks share when its module cannot even be imported."""
+    check = Check(
+        name=f"{unit.name}.imports",
+        claim="the module can be imported",
+        probe=probes.imports,
+        cases=({"label": f"import {', '.join(unit.functions)}", "functions": list(unit.functions)},),
+        judge=lambda case, evidence: None,
+        read=unit.visible[0].read,
+        limit=IMPORT_SECONDS,
+    )
+    result = run_check(check, where, worker)
+    return None if result.status == "passed" else replace(result, passed=0)
+
+
+def _figures(evidence: Any) -> dict[str, Any]:
+    """What the engine said of its own run: shown, never graded."""
+    report = evidence["report"]
+    keys = ("text", "tokens_per_sec", "steps", "preemptions", "mean_occupancy", "kv_waste_naive", "kv_waste_paged")
+    return {key: clean(report[key], 500) if isinstance(report[key], str) else report[key] for key in keys}
+
+
+def clean(text: str, most: int = MAX_MESSAGE) -> str:
+    """Text of unknown origin, fit to be stored and shown: no control characters, no surrogates, not endless."""
+    text = text.encode("utf-8", "replace").decode("utf-8")
+    text = re.sub(r"[^\n\t\x20-\x7e\xa0-\ud7ff\ue000-\U0010ffff]", "\ufffd", text)
+    return text if len(text) <= most else text[:most] + " ..."
+
+
+def key_of(submission: Submission, unsafe: bool) -> str:
+    """Changes when a submission, or what it is judged by, does."""
+    return hashlib.sha256(f"{FORMAT} {unsafe} {submission.digest} {_checks_digest()}".encode()).hexdigest()
+
+
+@lru_cache(maxsize=1)
+def _checks_digest() -> str:
+    root = repo_root()
+    paths = [*(root / "milestones").glob("*.py"), *(root / "src" / "ai_playground").rglob("*.py")]
+    paths += [*(root / "solutions" / "m13").glob("hidden*"), *(root / "checkpoints" / "myllm").glob("*.*")]
+    paths += [root / "grading" / "grade.py", root / "grading" / "sandbox.py"]
+    digest = hashlib.sha256()
+    for path in sorted(path for path in paths if path.is_file() and path.name != "metrics.json"):
+        digest.update(path.relative_to(root).as_posix().encode() + hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+# A class --------------------------------------------------------------------------------------------------------
+
+
+class Results:
+    """The judged results on disk, one JSON file a student. Only the process that started the run writes them."""
+
+    def __init__(self, folder: Path = WORK / "results") -> None:
+        self.folder = folder
+
+    def path(self, student: str) -> Path:
+        return self.folder / f"{student}.json"
+
+    def read(self, student: str) -> dict[str, Any] | None:
+        """A student's result; None if there is none that can be read."""
+        try:
+            return json.loads(self.path(student).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+
+    def write(self, result: dict[str, Any]) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_json(self.path(result["student"]), result)
+
+
+def judge_class(
+    submissions: Iterable[Submission],
+    make_executor: Callable[[], Executor],
+    *,
+    unsafe: bool = False,
+    window: int = 4,
+    on_start: Callable[[str], None] = lambda student: None,
+) -> Iterator[dict[str, Any]]:
+    """Judge submissions through an executor; results come as they are ready.
+
+    No more than `window` are in flight, so that memory does not grow with the class. A judging process that dies
+    takes nobody's points: what it had in hand is judged again, in a new executor, up to three times.
+
+    Args:
+        make_executor: `local_pool(jobs)`, or a cluster's.
+        on_start: called with a student's id when the submission is handed out.
+
+    Yields:
+        results; one that could not be judged, for a reason that is not the student's, has an `"error"` and no points.
+    """
+    waiting = iter(submissions)
+    again: list[tuple[Submission, int]] = []
+    while True:
+        flying: dict[Future, tuple[Submission, int]] = {}
+        with make_executor() as executor:
+            try:
+                while True:
+                    while len(flying) < window:
+                        following = again.pop() if again else None
+                        if following is None and (submission := next(waiting, None)) is not None:
+                            following = submission, 1
+                        if following is None:
+                            break
+                        on_start(following[0].student)
+                        flying[executor.submit(judge_here, following[0], unsafe)] = following
+                    if not flying:
+                        return
+                    for future in wait(flying, return_when=FIRST_COMPLETED).done:
+                        submission, tries = flying.pop(future)
+                        yield _outcome(future, submission, tries, again)
+            except BrokenExecutor:
+                for submission, tries in flying.values():
+                    again.append((submission, tries))
+            for submission, tries in [pair for pair in again if pair[1] > 3]:
+                again.remove((submission, tries))
+                yield {"student": submission.student, "error": "the judging process died three times"}
+
+
+def _outcome(future: Future, submission: Submission, tries: int, again: list[tuple[Submission, int]]) -> dict[str, Any]:
+    try:
+        result = future.result()
+    except BrokenExecutor:
+        again.append((submission, tries + 1))
+        raise
+    except Exception as error:
+        return {"student": submission.student, "error": f"{type(error).__name__}: {clean(str(error), 1_500)}"}
+    if result["key"] != key_of(submission, result["unsafe"]):
+        return {"student": submission.student, "error": "judged by another version of the checks: update that machine"}
+    return result
+
+
+_here: dict[bool, Sandbox] = {}
+
+
+def judge_here(submission: Submission, unsafe: bool) -> dict[str, Any]:
+    """`judge`, in a process that stays: torch and the references are loaded once, the sandbox is checked once."""
+    import torch
+
+    torch.set_num_threads(1)
+    if unsafe not in _here:
+        sandbox = Sandbox(unsafe)
+        atexit.register(sandbox.__exit__)
+        sandbox.check()
+        _here[unsafe] = sandbox
+    return judge(submission, _here[unsafe])
+
+
+def local_pool(jobs: int) -> Executor:
+    """Processes that each judge one submission after another."""
+    return ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"))
+
+
+def reference_submission() -> Submission:
+    """The solution, as if a student had handed it in."""
+    folder = repo_root() / "solutions" / "m13"
+    files = {name: (folder / name).read_bytes() for name in released() if name != ONE_FILE}
+    return Submission("reference", files | {ONE_FILE: released()[ONE_FILE]})
+
+
+def check_reference(result: dict[str, Any]) -> None:
+    """Refuse to grade a class where the solution itself does not get all points.
+
+    Raises:
+        SandboxError: naming the checks.
+    """
+    if "error" in result:
+        raise SandboxError(f"expected the solution to be judged; found {result['error']}")
+    failed = [
+        check["name"]
+        for unit in result["units"].values()
+        for check in (*unit["visible"], *unit["hidden"])
+        if check["status"] != "passed"
+    ]
+    if failed:
+        raise SandboxError(
+            f"expected the solution to get {result['of']:g} points before a class is graded; found "
+            f"{result['score']:g}. These checks failed: {', '.join(failed)}. Is this machine too busy, or a check or the workspace broken?"
+        )

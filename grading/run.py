@@ -1,0 +1,172 @@
+"""`course grade`: from an inbox of submissions to results, a gradebook, reports and grades.csv."""
+
+import contextlib
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from grading.grade import WORK, Results, check_reference, judge_class, key_of, local_pool, reference_submission
+from grading.intake import Submission, find_submissions, take_in
+from grading.sandbox import Sandbox
+
+ASSIGNMENT = "m13"
+SUBMITTED = WORK / "submitted"
+RECEIVED = WORK / "received"  # what `nbgrader collect` brought, as it came
+
+
+@dataclass
+class Run:
+    """What a run did: student ids, and what could not be judged with the reason."""
+
+    judged: list[str]
+    unchanged: list[str]
+    errors: dict[str, str]
+
+
+def grade(
+    inbox: Path,
+    *,
+    jobs: int,
+    force: bool = False,
+    unsafe: bool = False,
+    scheduler: str | None = None,
+    results: Results | None = None,
+    console: Console | None = None,
+) -> Run:
+    """Judge all submissions of an inbox that are new or changed, and put their files where nbgrader looks.
+
+    Args:
+        inbox: a folder with a folder or archive for each student.
+        jobs: judging processes on this machine.
+        force: judge unchanged ones too.
+        unsafe: no sandbox.
+        scheduler: address of a Dask scheduler, whose workers judge instead.
+
+    Raises:
+        SandboxError: the sandbox is missing or does not hold, or the solution itself does not get all points.
+        ValueError: an inbox that is none.
+    """
+    results, console = results or Results(), console or Console()
+    found = find_submissions(inbox)
+    make_executor: Callable[[], Executor] = partial(_dask, scheduler) if scheduler else partial(local_pool, jobs)
+    window = 64 if scheduler else jobs + 1  # one ready for each process that becomes free
+    if not scheduler:
+        with Sandbox(unsafe) as sandbox:
+            seen = sandbox.check()
+        if unsafe:
+            console.print("[bold red]--unsafe: student code runs as you, without a sandbox[/]")
+        else:
+            group = seen["memory_group"]
+            console.print(f"sandbox: holds; memory of all processes together limited by: {group}")
+    run = Run([], [], {})
+    with _progress(console) as progress:
+        _judge_reference(results.folder.parent, make_executor, unsafe, progress)
+        task = progress.add_task("submissions", total=len(found))
+        in_hand: dict[str, float] = {}
+
+        def show() -> None:
+            names = ", ".join(list(in_hand)[:jobs])
+            progress.update(task, description=f"judging {names}" if names else "submissions")
+
+        def started(student: str) -> None:
+            in_hand[student] = time.monotonic()
+            show()
+
+        def changed() -> Iterator[Submission]:
+            for student, path in found.items():
+                submission = take_in(student, path / ASSIGNMENT if (path / ASSIGNMENT).is_dir() else path)
+                store(submission, path)
+                earlier = results.read(student)
+                if earlier and earlier.get("key") == key_of(submission, unsafe):
+                    submission.notes = submission.notes or earlier["notes"]
+                    if not force:
+                        run.unchanged.append(student)
+                        progress.advance(task)
+                        continue
+                yield submission
+
+        for result in judge_class(changed(), make_executor, unsafe=unsafe, window=window, on_start=started):
+            in_hand.pop(result["student"], None)
+            if "error" in result:
+                run.errors[result["student"]] = result["error"]
+            else:
+                results.write(result)
+                run.judged.append(result["student"])
+            progress.advance(task)
+            show()
+    return run
+
+
+def store(submission: Submission, path: Path, submitted: Path = SUBMITTED) -> None:
+    """Put the cleaned files where nbgrader looks for them; what stood there before is kept in RECEIVED."""
+    folder = submitted / submission.student / ASSIGNMENT
+    there = {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()} if folder.is_dir() else {}
+    stamp = there.pop("timestamp.txt", None) or _stamp(path)
+    if there == submission.files and not any(p.is_dir() or p.is_symlink() for p in folder.iterdir()):
+        return
+    if folder.exists():
+        kept = RECEIVED / submission.student / time.strftime("%Y%m%dT%H%M%S")
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(kept, ignore_errors=True)
+        folder.rename(kept)
+    folder.mkdir(parents=True)
+    for name, data in submission.files.items():
+        (folder / name).write_bytes(data)
+    (folder / "timestamp.txt").write_bytes(stamp)
+
+
+def _stamp(path: Path) -> bytes:
+    """When a submission came: nbgrader's own file, or the time of the folder or archive."""
+    with contextlib.suppress(OSError):
+        return (path / ASSIGNMENT / "timestamp.txt").read_bytes()[:100]
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(path.stat().st_mtime)).encode()
+
+
+def _judge_reference(folder: Path, make_executor: Callable[[], Executor], unsafe: bool, progress: Progress) -> None:
+    """The solution must get all points first: else the machine or the checks are broken, not the class."""
+    submission = reference_submission()
+    kept = Results(folder / "reference")
+    earlier = kept.read("reference")
+    if earlier and earlier.get("key") == key_of(submission, unsafe):
+        return check_reference(earlier)
+    task = progress.add_task("judging the solution first", total=1)
+    (result,) = judge_class([submission], make_executor, unsafe=unsafe)
+    check_reference(result)
+    kept.write(result)
+    progress.remove_task(task)
+
+
+def _progress(console: Console) -> Progress:
+    return Progress(
+        SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+        console=console,
+    )  # fmt: skip
+
+
+def _dask(address: str) -> Executor:
+    """A cluster's workers as an executor; a submission whose worker dies goes to another one.
+
+    Raises:
+        ValueError: Dask is not installed.
+    """
+    try:
+        from dask.distributed import Client
+    except ImportError:
+        raise ValueError(
+            "expected dask.distributed for --scheduler; install it with `uv sync --extra cluster`"
+        ) from None
+    return Client(address).get_executor(pure=False, retries=3)
+
+
+def default_jobs() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
