@@ -46,19 +46,20 @@ class Engine:
     imported before it is used.
 
     Args:
-        path: a folder with the modules of `MODULES`, or a single file such as `serve_myllm.py`.
+        path: a folder with the modules of `MODULES`, or a single file such as `serve_myllm.py`. The chapter's
+            probes read `.path` themselves: it is the notebook then.
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path.resolve()
-        folder = self._path.parent if self._path.is_file() else self._path
+        self.path = path.resolve()
+        folder = self.path.parent if self.path.is_file() else self.path
         _forget_other_engines()
         sys.path.insert(0, str(folder))
 
     def __getattr__(self, name: str) -> Any:
         if name not in MODULES:
             raise AttributeError(name)
-        module = _import_file(self._path) if self._path.is_file() else importlib.import_module(MODULES[name])
+        module = _import_file(self.path) if self.path.is_file() else importlib.import_module(MODULES[name])
         if not hasattr(module, name):
             raise ImportError(f"{module.__file__} has no function {name}; the contract asks for it")
         return getattr(module, name)
