@@ -63,7 +63,7 @@ OPENINGS = (
 )
 
 LIKES = (
-    "{H.He} loved to {love} [more than anything|all day long].",
+    "More than anything, {H} loved to {love}.",
     "Every [morning|evening|day], {H} liked to {love}.",
     "{H} was [kind|clever|merry|friendly] and loved to {love}.",
     "What {H} loved most was to {love}.",

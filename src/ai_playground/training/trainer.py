@@ -43,7 +43,7 @@ class Settings:
     seed: int = 0
     steps: int = 1000
     tokens_per_step: int = 1536
-    windows: tuple[tuple[float, int], ...] = ((0.04, 32), (0.08, 64), (0.20, 128), (0.44, 256), (0.24, 512))
+    windows: tuple[tuple[float, int], ...] = ((0.10, 32), (0.15, 64), (0.17, 128), (0.38, 256), (0.20, 512))
     stories: int = 12_000
     heldout_stories: int = 400
     muon_lr: float = 0.02
