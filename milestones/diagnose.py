@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ai_playground.models import Transformer
-from ai_playground.models.layers import apply_rope
+from ai_playground.models.layers import apply_rope, precompute_rope_frequencies
 
 
 @dataclass
@@ -90,6 +90,45 @@ def _not_itself(empty: int) -> Callable[[Pass], None]:
     return apply
 
 
+def _never_written(run: Pass) -> None:
+    run.visible = torch.zeros_like(run.visible)
+    run.empty = torch.arange(1, len(run.tokens) + 1)
+
+
+def _written_late(run: Pass) -> None:
+    index = torch.arange(len(run.tokens))
+    run.visible = run.visible & run.steps[:, None] & (index[:, None] != index[None, :])
+    run.empty = torch.where(run.steps, 1, index + 1)
+
+
+def _nobody_itself(run: Pass) -> None:
+    run.visible = run.visible & ~torch.eye(len(run.tokens), dtype=torch.bool)
+
+
+def _one_ahead(run: Pass) -> None:
+    index = torch.arange(len(run.tokens))
+    prompt = ~run.steps
+    ahead = (index[:, None] + 1 == index[None, :]) & prompt[:, None] & prompt[None, :]
+    run.visible = run.visible | ahead
+    # The last row of a call sees a slot that nobody has written yet, if the block has one.
+    room = (index + 1) % run.block_size > 0
+    run.empty = run.empty + (room & (run.steps | (index == run.prompt - 1))).long()
+
+
+def _slot_of_the_block(run: Pass) -> None:
+    index, size = torch.arange(len(run.tokens)), run.block_size
+    end = torch.where(run.steps, index, run.prompt - 1)  # what had been written when the row was computed
+    last = (index // size * size + size - 1)[None, :].minimum(end[:, None])  # (T, T): the last of the key's block
+    block_begun = index[None, :] // size * size <= index[:, None]
+    run.visible = (index[None, :] == last) & block_begun
+    run.empty = index + 1 - (index // size + 1)
+
+
+def _no_mask(run: Pass) -> None:
+    _see_the_future(run)
+    _tail_always(run)
+
+
 def _misses_last(run: Pass) -> None:
     index = torch.arange(len(run.tokens))
     run.visible = run.visible & ~((index[:, None] - 1 == index) & run.steps[:, None])
@@ -146,6 +185,12 @@ MISTAKES: tuple[tuple[str, Callable[[Pass], None]], ...] = (
     ("the token that is fed in is stale: every decode step feeds the last prompt token", _prompt_again),
     ("order in a layer: the new token's keys and values are written after the gather, so it does not see itself, "
      "but an empty slot", _not_itself(1)),
+    ("order in a layer: keys and values are written after the gather, so a token does not see itself", _written_late),
+    ("the pool itself must be written: keys and values never reach the cache, they go to a copy of it", _never_written),
+    ("slot: all tokens of a block go to one slot of it; a slot is block * block_size + offset", _slot_of_the_block),
+    ("mask: a token does not see itself; the one at position p sees 0 to p", _nobody_itself),
+    ("mask: a token sees one slot too far, the one behind it", _one_ahead),
+    ("mask: there is none, so the prefill is not causal and the unused tail (garbage) is attended to", _no_mask),
     ("attention: a decoded token does not see itself; the context is one token too short", _not_itself(0)),
     ("attention: a decoded token does not see the token before it", _misses_last),
     ("attention: nothing cuts the context to its length, so the unused tail of the last block (garbage) is attended "
@@ -182,36 +227,48 @@ MISTAKES: tuple[tuple[str, Callable[[Pass], None]], ...] = (
     ("gate and up are swapped: silu belongs to the gate", _layer("swapped")),
     ("layer index: every layer reads the keys and values of layer 0", _layer("layer 0")),
     ("layer index: decoding with the last layer's weights throughout", _layer("last layer")),
-    ("the values are read where the keys should be", _layer("keys as values")),
+    ("keys and values are swapped where they are written or read", _layer("keys for values")),
+    ("RoPE: the frequencies are not those of the configuration (rope_theta)", _layer("default theta")),
 )  # fmt: skip
 
 
 @torch.no_grad()
 def explain_tokens(model: Transformer, prompt: list[int], output: list[int], at: int, block_size: int = 16) -> str:
     """The mistake of which the replay makes the engine's tokens up to a few behind `at`; "" if none does."""
-    shown = output[: at + 6]
-    for cause, mistake in MISTAKES:
-        length = len(prompt) + len(shown) - 1
-        index = torch.arange(length)
-        run = Pass(
-            tokens=torch.tensor((prompt + shown)[:length]),
-            positions=index,
-            visible=index[:, None] >= index[None, :],
-            empty=torch.zeros(length, dtype=torch.long),
-            steps=index >= len(prompt),
-            block_size=block_size,
-        )
-        mistake(run)
-        chosen = _forward(model, run)[len(prompt) - 1 :].argmax(dim=-1).tolist()
-        if chosen == shown:
-            return cause
-    return ""
+    if min(len(output), at + 6) < 4:
+        return ""  # so few tokens agree with one of many replays by chance
+    agreed = {cause: _agreeing(model, prompt, output, block_size, mistake) for cause, mistake in MISTAKES}
+    # The most tokens win: two mistakes can look alike for a while. Of equals, the first in the list.
+    cause = max(agreed, key=agreed.__getitem__, default="")
+    return cause if agreed[cause] >= min(len(output), at + 6) else ""
+
+
+def _agreeing(
+    model: Transformer, prompt: list[int], output: list[int], block_size: int, mistake: Callable[[Pass], None]
+) -> int:
+    """How many tokens from the first on a pass with the mistake chooses as the engine did."""
+    length = len(prompt) + len(output) - 1
+    index = torch.arange(length)
+    run = Pass(
+        tokens=torch.tensor((prompt + output)[:length]),
+        positions=index,
+        visible=index[:, None] >= index[None, :],
+        empty=torch.zeros(length, dtype=torch.long),
+        steps=index >= len(prompt),
+        block_size=block_size,
+    )
+    mistake(run)
+    chosen = _forward(model, run)[len(prompt) - 1 :].argmax(dim=-1).tolist()
+    return next((at for at, token in enumerate(output) if chosen[at] != token), len(output))
 
 
 def _forward(model: Transformer, run: Pass) -> Tensor:
     """`(T, vocab_size)` logits of a pass with its mistakes."""
     config, wrong = model.config, run.mistakes
-    freqs = model.rope_frequencies(run.tokens.device)[run.positions.clamp(max=config.max_seq_len - 1)]
+    freqs = model.rope_frequencies(run.tokens.device)
+    if "default theta" in wrong:
+        freqs = precompute_rope_frequencies(config.head_dim, config.max_seq_len)
+    freqs = freqs[run.positions.clamp(max=config.max_seq_len - 1)]
     x = model.embedding(run.tokens)[None]  # (1, T, dim)
     first: tuple[Tensor, Tensor] | None = None
     for layer in model.layers:
@@ -226,8 +283,8 @@ def _forward(model: Transformer, run: Pass) -> Tensor:
             k = k if "keys unrotated" in wrong else rotated_k
         if "keys twice" in wrong:
             k = apply_rope(q, k, freqs)[1]
-        if "keys as values" in wrong:
-            v = k
+        if "keys for values" in wrong:
+            k, v = v, k
         first = first or (k, v)
         if "layer 0" in wrong:
             k, v = first

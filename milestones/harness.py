@@ -325,16 +325,24 @@ def explain(check: Check, case: dict[str, Any], failure: CheckFailed, printed: s
     return "\n".join(lines)
 
 
+_SHAPES = "two shapes do not fit: print them where they meet, and compare with the docstring"
+_BEYOND = (
+    "an index beyond the end: of a block table that was not extended (a new token needs its slot before it is "
+    "written), of the pool (a slot is block * block_size + offset), or of the positions (max_seq_len)"
+)
 _RAISED = (
     ("IndexError", "pop from empty", "no block is free, and none was asked for: look before you take one. If the pool "
      "should have had some: are blocks given back when a request is done, or are more admitted than fit?"),
-    ("KeyError", "", "a sequence without a block table: given back twice, or used after it was given back?"),
-    ("RuntimeError", "shape", "two shapes do not fit: print them where they meet, and compare with the docstring"),
-    ("RuntimeError", "size", "two shapes do not fit: print them where they meet, and compare with the docstring"),
+    ("IndexError", "", _BEYOND),
+    ("RuntimeError", "out of bounds", _BEYOND),
+    ("RuntimeError", "shape", _SHAPES),
+    ("RuntimeError", "size", _SHAPES),
     ("RuntimeError", "dtype", "the dtype must be the model's: make the pool and the masks from its weights"),
-    ("RuntimeError", "out of bounds", "an index beyond the pool or positions: a slot is block * block_size + offset"),
-    ("IndexError", "", "an index beyond the end: of a block table that was not extended, of the pool, or of the "
-     "positions (max_seq_len)"),
+    ("KeyError", "", "a sequence without a block table: given back twice, or used after it was given back?"),
+    ("TypeError", "'NoneType' object is not callable", "the model has no such part: with tie_embeddings there is no "
+     "head; what does the Transformer do then?"),
+    ("ValueError", "", "the engine refuses what can be served: does it count as max_seq_len and the pool do? The last "
+     "token is never cached"),
     ("SystemExit", "", "the engine ends Python: a function must return, or raise an error that says why not"),
 )  # fmt: skip
 

@@ -29,9 +29,11 @@ def token_list(value: Any, what: str, vocab_size: int) -> list[int]:
     for position, token in enumerate(value):
         if type(token) is not int:
             shown = token.get("not_plain") if isinstance(token, dict) else type(token).__name__
-            raise CheckFailed(f"{what} as a list of ints", f"a {shown} at position {position}", "use `int(...)`")
+            cause = "plain ints in a plain list: use `int(...)`, or `.tolist()`"
+            raise CheckFailed(f"{what} as a plain list of ints", f"a {shown} at position {position}", cause)
         if not 0 <= token < vocab_size:
-            raise CheckFailed(f"{what}: token ids in [0, {vocab_size})", f"{token} at position {position}")
+            cause = "is it the model that is passed as model= that is used, and only the row of its own logits?"
+            raise CheckFailed(f"{what}: token ids in [0, {vocab_size})", f"{token} at position {position}", cause)
     return value
 
 
@@ -98,6 +100,11 @@ def likely_cause(
     """The mistake that explains the tokens, or else what the place of the first wrong one points to."""
     if output[: len(prompt)] == prompt and at < len(prompt):
         return "the prompt is in it: return only what is new"
+    right = greedy(model, prompt, at + 6)
+    if len(output) > at + 2 and output[: at + 5] == right[1 : at + 6][: len(output)]:
+        return "the prefill's token is missing: the prefill makes the first new token already"
+    if len(output) > 2 and output[0] == right[0] and output[1 : at + 6] == right[: len(output[1 : at + 6])]:
+        return "the first new token comes twice: it is made by the prefill, and the first decode step makes the second"
     replayed = explain_tokens(model, prompt, output, at, block_size)
     if replayed:
         return f"{replayed} (a replay with just this mistake makes the same tokens as yours)"
@@ -107,7 +114,10 @@ def likely_cause(
     if not paged:
         return "full recompute: feed prompt and all new tokens each time, and take the argmax of the last row"
     if at == 0:
-        return "the very first token comes from the prefill: its mask, its positions, the projections, or its last row"
+        return (
+            "the very first token comes from the prefill: its mask, its positions, its keys and values in each layer's "
+            "pool, or its last row"
+        )
     if at == 1:
         return (
             "the first decode step: the position of the new token, the token that is fed in, or which keys and values "
@@ -116,9 +126,13 @@ def likely_cause(
     if (len(prompt) + at - 1) % block_size == 0:
         return (
             f"it goes wrong at position {len(prompt) + at - 1} of the sequence, where a new block begins (blocks of "
-            f"{block_size}): is the block table extended before the token is written?"
+            f"{block_size}): is the block table extended before the token is written, and is its slot "
+            "block * block_size + offset?"
         )
-    return "decode: compare the keys and values in the pool with those of a full forward pass, position by position"
+    return (
+        "decode: compare the keys and values in the pool with those of a full forward pass, layer by layer and slot by "
+        "slot (block * block_size + offset)"
+    )
 
 
 def in_words(model_spec: dict[str, Any], tokens: list[int]) -> str:

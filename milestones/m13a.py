@@ -56,15 +56,24 @@ def _differing(model: Any, evidence: dict[str, Any]) -> str:
     arrived = evidence["tensors"]
     expected = {name: probes.fingerprint(tensor) for name, tensor in model.state_dict().items()}
     wrong = [name for name in expected if arrived.get(name) != expected[name]]
+    extra = [name for name in arrived if name not in expected]
+    if "head.weight" in extra:
+        return "with tie_embeddings there is no head.weight: the head is the embedding's own matrix"
     if not wrong:
         return "every tensor arrived as it is in the checkpoint, so the forward pass differs"
-    by_value = {tuple(map(str, value)): name for name, value in expected.items()}
-    swapped = [
-        f"{name} holds {by_value[key]}" for name in wrong if (key := tuple(map(str, arrived.get(name, [])))) in by_value
-    ]
-    return f"these tensors are not the checkpoint's: {', '.join(wrong[:4])}" + (
-        f" ({'; '.join(swapped[:2])})" if swapped else ""
-    )
+    by_value = {str(value): name for name, value in expected.items()}
+    swapped = [f"{name} holds {by_value[key]}" for name in wrong if (key := str(arrived.get(name))) in by_value]
+    cause = f"these tensors are not the checkpoint's: {', '.join(wrong[:4])}"
+    if len(wrong) > 4:
+        cause += f" and {len(wrong) - 4} more"
+    if swapped:
+        return f"{cause} ({'; '.join(swapped[:2])})"
+    rounded = [name for name in wrong if name in arrived and _nearly(arrived[name], expected[name])]
+    return f"{cause} (they are rounded: has a shorter dtype come in between?)" if rounded == wrong else cause
+
+
+def _nearly(found: list[Any], expected: list[Any]) -> bool:
+    return found[0] == expected[0] and abs(found[2] - expected[2]) <= 0.01 * abs(expected[2])
 
 
 def judge_damaged(case: dict[str, Any], evidence: Any) -> None:

@@ -390,7 +390,7 @@ def _prompts(lengths: list[int], seed: int) -> list[list[int]]:
     return [[_VOCAB - 1 - at, *ids(length - 1, _SPEAKING, seed * 100 + at)] for at, length in enumerate(lengths)]
 
 
-def _case(lengths: list[int], draw: int, max_new: int, budget: int, size: int, **more: Any) -> dict[str, Any]:
+def random_case(lengths: list[int], draw: int, max_new: int, budget: int, size: int, **more: Any) -> dict[str, Any]:
     """A case on the random GQA model, observed."""
     batch = f", batches of {more['max_batch']}" if "max_batch" in more else ""
     lengths_text = " ".join(map(str, lengths))
@@ -415,13 +415,69 @@ def fresh_cases(seed: int) -> tuple[dict[str, Any], ...]:
         enough = -(-(max(lengths) + max_new) // size)
         budget = enough + 1 + (seed >> 3) % 4
         more = {"max_batch": 3 + (seed + at) % 5, "model": _GQA | {"seed": seed + at}, "seed": seed}
-        cases.append(_case(lengths, seed + at, max_new, budget, size, **more))
+        cases.append(random_case(lengths, seed + at, max_new, budget, size, **more))
     return tuple(cases)
 
 
 _MEMORY_MODEL = {"config": HEAVY_CACHE, "seed": 6, "silent": _SILENT}
 
 CHECKS = (
+    Check(
+        name="m13c.roomy_pool",
+        claim="batching alone changes nothing: requests of many lengths join and leave one batch",
+        probe=probes.serve,
+        cases=(
+            random_case([5], 1, 20, 40, 16, no_preemption=True),
+            random_case([6, 6], 2, 10, 40, 4, no_preemption=True),
+            random_case([3, 9, 5], 3, 10, 40, 4, no_preemption=True),
+            *(
+                random_case([1, 15, 16, 17, 2, 31, 32, 33, 7, 48, 3, 9], 1, 18, 600, size, max_batch=max_batch)
+                | {"model": model, "observe": observe, "no_preemption": True}
+                for max_batch, size, model, observe in (
+                    (3, 4, {"config": SHAPES["mha"], "seed": 4, "silent": _SILENT}, "tokens"),
+                    (8, 16, {"config": SHAPES["tied"], "seed": 4}, None),
+                    (12, 1, {"config": SHAPES["mqa"], "seed": 4, "silent": _SILENT}, None),
+                )
+            ),
+        ),
+        judge=judge_serve,
+        read=READ,
+    ),
+    Check(
+        name="m13c.tight_pool",
+        claim="preemption changes nothing, however often and whenever it strikes the same request",
+        probe=probes.serve,
+        cases=(
+            random_case([8, 8, 8], 7, 9, 4, 4, max_batch=1, no_preemption=True),
+            random_case([15, 14, 13], 6, 3, 2, 16, min_preemptions=1),
+            random_case([8, 8], 0, 18, 8, 4, min_preemptions=1, equal=True),
+            random_case([1, 1, 1], 4, 14, 15, 1, min_preemptions=2, equal=True),
+            random_case([4, 4, 4, 4], 1, 24, 7, 4, min_preemptions=4, equal=True),
+            random_case([16, 16, 16], 2, 18, 3, 16, min_preemptions=2, equal=True),
+            random_case([7, 6, 5, 8, 3, 9, 4, 10], 5, 12, 6, 4, min_preemptions=3),
+            random_case([5, 9, 13, 2, 7, 11], 3, 20, 9, 4, min_preemptions=5),
+        ),
+        judge=judge_serve,
+        read=READ,
+    ),
+    Check(
+        name="m13c.edges",
+        claim="no request, no token, one token, a pool of exactly one request, and an end token",
+        probe=probes.serve,
+        cases=(
+            {"label": "no requests at all", "requests": [], "max_new": 4, "model": _GQA},
+            random_case([3, 4], 1, 0, 4, 16) | {"label": "max_new=0"},
+            random_case([16, 1, 17, 32], 2, 1, 2, 16) | {"label": "max_new=1: the prefill is all there is"},
+            random_case([8, 8, 8], 3, 9, 1, 16, no_preemption=True, max_batch=1)
+            | {"label": "prompt and output fill one block exactly: the last token is never cached"},
+            random_case([_LIMIT - 20] * 3, 4, 20, _LIMIT // 16, 16)
+            | {"label": "three requests as long as the model allows, a pool for one"},
+            random_case([6, 5, 4, 7], 5, 30, 9, 4, eos_id=EOS)
+            | {"label": f"requests that end early (eos_id={EOS}), in a pool that preempts"},
+        ),
+        judge=judge_serve,
+        read=READ,
+    ),
     Check(
         name="m13c.sixteen_requests",
         claim="16 requests on the trained model, in the default pool, complete with their own tokens and preempt",
@@ -440,67 +496,11 @@ CHECKS = (
         limit=40.0,
     ),
     Check(
-        name="m13c.roomy_pool",
-        claim="batching alone changes nothing: requests of many lengths join and leave one batch",
-        probe=probes.serve,
-        cases=(
-            _case([5], 1, 20, 40, 16, no_preemption=True),
-            _case([6, 6], 2, 10, 40, 4, no_preemption=True),
-            _case([3, 9, 5], 3, 10, 40, 4, no_preemption=True),
-            *(
-                _case([1, 15, 16, 17, 2, 31, 32, 33, 7, 48, 3, 9], 1, 18, 600, size, max_batch=max_batch)
-                | {"model": model, "observe": observe, "no_preemption": True}
-                for max_batch, size, model, observe in (
-                    (3, 4, {"config": SHAPES["mha"], "seed": 4, "silent": _SILENT}, "tokens"),
-                    (8, 16, {"config": SHAPES["tied"], "seed": 4}, None),
-                    (12, 1, {"config": SHAPES["mqa"], "seed": 4, "silent": _SILENT}, None),
-                )
-            ),
-        ),
-        judge=judge_serve,
-        read=READ,
-    ),
-    Check(
-        name="m13c.tight_pool",
-        claim="preemption changes nothing, however often and whenever it strikes the same request",
-        probe=probes.serve,
-        cases=(
-            _case([8, 8, 8], 7, 9, 4, 4, max_batch=1, no_preemption=True),
-            _case([15, 14, 13], 6, 3, 2, 16, min_preemptions=1),
-            _case([8, 8], 0, 18, 8, 4, min_preemptions=1, equal=True),
-            _case([1, 1, 1], 4, 14, 15, 1, min_preemptions=2, equal=True),
-            _case([4, 4, 4, 4], 1, 24, 7, 4, min_preemptions=4, equal=True),
-            _case([16, 16, 16], 2, 18, 3, 16, min_preemptions=2, equal=True),
-            _case([7, 6, 5, 8, 3, 9, 4, 10], 5, 12, 6, 4, min_preemptions=3),
-            _case([5, 9, 13, 2, 7, 11], 3, 20, 9, 4, min_preemptions=5),
-        ),
-        judge=judge_serve,
-        read=READ,
-    ),
-    Check(
-        name="m13c.edges",
-        claim="no request, no token, one token, a pool of exactly one request, and an end token",
-        probe=probes.serve,
-        cases=(
-            {"label": "no requests at all", "requests": [], "max_new": 4, "model": _GQA},
-            _case([3, 4], 1, 0, 4, 16) | {"label": "max_new=0"},
-            _case([16, 1, 17, 32], 2, 1, 2, 16) | {"label": "max_new=1: the prefill is all there is"},
-            _case([8, 8, 8], 3, 9, 1, 16, no_preemption=True, max_batch=1)
-            | {"label": "prompt and output fill one block exactly: the last token is never cached"},
-            _case([_LIMIT - 20] * 3, 4, 20, _LIMIT // 16, 16)
-            | {"label": "three requests as long as the model allows, a pool for one"},
-            _case([6, 5, 4, 7], 5, 30, 9, 4, eos_id=EOS)
-            | {"label": f"requests that end early (eos_id={EOS}), in a pool that preempts"},
-        ),
-        judge=judge_serve,
-        read=READ,
-    ),
-    Check(
         name="m13c.continuous",
         claim="continuous batching takes fewer steps than static batching for the same tokens",
         probe=probes.serve_both,
         cases=(
-            _case([5 + index % 7 for index in range(20)], 8, 32, 96, 16, eos_id=EOS, no_preemption=True)
+            random_case([5 + index % 7 for index in range(20)], 8, 32, 96, 16, eos_id=EOS, no_preemption=True)
             | {"label": f"20 requests that end at different times (eos_id={EOS}), batches of 8"},
         ),
         judge=judge_static,
@@ -511,8 +511,8 @@ CHECKS = (
         claim="requests are admitted in the order in which they came",
         probe=probes.serve,
         cases=(
-            _case([20, 2, 2, 20, 2, 2, 2, 2], 9, 10, 9, 4, max_batch=3),
-            _case([2, 30, 2, 2, 30, 2, 2, 2], 10, 10, 11, 4, max_batch=3),
+            random_case([20, 2, 2, 20, 2, 2, 2, 2], 9, 10, 9, 4, max_batch=3),
+            random_case([2, 30, 2, 2, 30, 2, 2, 2], 10, 10, 11, 4, max_batch=3),
         ),
         judge=judge_serve,
         read=READ,
@@ -521,7 +521,9 @@ CHECKS = (
         name="m13c.block_budget",
         claim="the block budget is what the cache really takes",
         probe=probes.serve,
-        cases=(_case([15] * 5, 11, 34, 5, 16, observe="memory", min_preemptions=1, model=_MEMORY_MODEL, equal=True),),
+        cases=(
+            random_case([15] * 5, 11, 34, 5, 16, observe="memory", min_preemptions=1, model=_MEMORY_MODEL, equal=True),
+        ),
         judge=judge_serve,
         read=READ,
     ),

@@ -69,9 +69,9 @@ def _describe(model: Any, tokens: list[list[int]]) -> dict[str, Any]:
 
 
 def fingerprint(tensor: Tensor) -> list[Any]:
-    """Shape and a hash of the values as float32: two tensors are the same if these are."""
-    data = tensor.detach().float().contiguous().numpy().tobytes()
-    return [list(tensor.shape), hashlib.sha256(data).hexdigest()]
+    """Shape, a hash of the values as float32, and the sum of their sizes: two tensors are the same if these are."""
+    values = tensor.detach().float().contiguous()
+    return [list(values.shape), hashlib.sha256(values.numpy().tobytes()).hexdigest(), float(values.abs().sum())]
 
 
 def refusal(call: Any) -> dict[str, Any]:

@@ -1,0 +1,156 @@
+"""Runs the bench: every engine against the checks, in parallel, and what came of it as a table."""
+
+import multiprocessing
+import os
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ai_playground.workspace import default_workspace, repo_root
+from milestones import m13a, m13b, m13c, m13d
+from milestones.harness import Check, Worker, run_check
+from tests.engines.dishonest import DISHONEST
+from tests.engines.engine import Engine
+from tests.engines.hidden import HIDDEN
+from tests.engines.right import RIGHT
+from tests.engines.wrong import WRONG
+
+MODULES = {"m13a": m13a, "m13b": m13b, "m13c": m13c, "m13d": m13d}
+KINDS = {"wrong": WRONG, "dishonest": DISHONEST, "right": RIGHT}
+MARGIN = 3.0  # how much longer than its limit a check may take here, where several engines run at once
+
+
+@dataclass
+class Outcome:
+    """What the checks said of one engine.
+
+    Attributes:
+        kind, name, run: which engine, and which of its runs.
+        caught: the first check that it did not pass; "" if it passed all.
+        by_hidden: whether that was a hidden case.
+        message: that check's message.
+        seconds: for all of its checks.
+    """
+
+    kind: str
+    name: str
+    run: str
+    caught: str
+    by_hidden: bool
+    message: str
+    seconds: float
+
+
+def checks_for(kind: str, engine: Engine, seed: int) -> Iterator[tuple[Check, bool]]:
+    """The checks of the engine's milestone, visible ones first, with inputs drawn from `seed`; all for a right one."""
+    milestones = MODULES if kind == "right" else {engine.fails.split(".")[0]: ...}
+    for milestone in milestones:
+        for check in MODULES[milestone].CHECKS:
+            fresh = check.name.split(".")[1].startswith("fresh_")
+            yield (replace(check, cases=MODULES[milestone].fresh_cases(seed)) if fresh else check), False
+    if kind == "right" or engine.hidden:
+        for check in HIDDEN:
+            if check.milestone in milestones:
+                yield check, True
+
+
+def judge(kind: str, engine: Engine, worker: Worker, folder: Path, run: str = "", seed: int = 7) -> Outcome:
+    """Run an engine's checks until the first that it does not pass."""
+    path = engine.write(folder)
+    outcome = Outcome(kind, engine.name, run, "", False, "", 0.0)
+    for check, is_hidden in checks_for(kind, engine, seed):
+        limit = engine.limit if engine.limit and check.name == engine.fails else MARGIN * check.limit
+        result = run_check(replace(check, limit=limit), path, worker)
+        outcome.seconds += result.seconds
+        if result.status != "passed":
+            outcome.caught, outcome.by_hidden, outcome.message = check.name, is_hidden, result.message
+            break
+    return outcome
+
+
+def problem(engine: Engine, outcome: Outcome) -> str:
+    """What is wrong with an outcome; "" if it is what the definition says."""
+    if not engine.fails:
+        return f"a right engine failed {outcome.caught}" if outcome.caught else ""
+    if not outcome.caught:
+        return "no check caught it"
+    if (outcome.caught, outcome.by_hidden) != (engine.fails, engine.hidden):
+        kinds = {False: "visible", True: "hidden"}
+        return (
+            f"expected {engine.fails} ({kinds[engine.hidden]}) to catch it; "
+            f"{outcome.caught} ({kinds[outcome.by_hidden]}) did"
+        )
+    return ""
+
+
+def names_the_idea(engine: Engine, outcome: Outcome) -> bool:
+    """Whether the message has the definition's phrase."""
+    return engine.says.lower() in " ".join(outcome.message.lower().split())
+
+
+def run_bench(
+    kinds: list[str],
+    only: list[str] | None = None,
+    jobs: int | None = None,
+    runs: int = 1,
+    threads: tuple[int, ...] = (1,),
+) -> Iterator[tuple[Engine, Outcome]]:
+    """Yield each engine with its outcome, as they come.
+
+    Args:
+        kinds: of `KINDS`.
+        only: names of engines; None is all.
+        jobs: processes; None is one a core.
+        runs: how often right engines are run, each time with other fresh inputs.
+        threads: numbers of torch threads for the runs of right engines.
+    """
+    tasks = []
+    for kind in kinds:
+        for index, engine in enumerate(KINDS[kind]):
+            if only and engine.name not in only:
+                continue
+            repeats = [(t, r) for t in threads for r in range(runs)] if kind == "right" else [(1, 0)]
+            tasks += [(kind, index, count, number) for count, number in repeats]
+    # A fork of this process has torch and the checks loaded already.
+    context = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(jobs or os.cpu_count(), context) as pool:
+        for future in as_completed([pool.submit(_run, *task) for task in tasks]):
+            kind, index, outcome = future.result()
+            yield KINDS[kind][index], outcome
+
+
+_workers: dict[object, Worker] = {}
+
+
+def _run(kind: str, index: int, threads: int, number: int) -> tuple[str, int, Outcome]:
+    engine = KINDS[kind][index]
+    run = f"run {number + 1}, {threads} thread(s)" if kind == "right" else ""
+    with tempfile.TemporaryDirectory() as folder:
+        worker = _worker(threads, engine.student_half)
+        return kind, index, judge(kind, engine, worker, Path(folder) / "engine", run, seed=7 + 1_009 * number)
+
+
+def _worker(threads: int, student_half: bool) -> Worker:
+    key = (threads, student_half)
+    if key not in _workers:
+        count = str(threads)
+        env = os.environ | {"COURSE_THREADS": count, "OMP_NUM_THREADS": count, "OMP_WAIT_POLICY": "PASSIVE"}
+        if student_half:
+            env["PYTHONPATH"] = _student_half()
+            env["COURSE_WORKSPACE"] = str(default_workspace())
+        _workers[key] = Worker(env=env)
+    return _workers[key]
+
+
+def _student_half() -> str:
+    """A folder with what the worker needs and nothing of the instructor's, for PYTHONPATH."""
+    half = Path(tempfile.mkdtemp(prefix="student_half_"))
+    for name in ("src", "milestones"):
+        (half / name).mkdir()
+        for path in (repo_root() / name).rglob("*.py"):
+            target = half / name / path.relative_to(repo_root() / name)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(path.read_bytes())
+    return os.pathsep.join((str(half), str(half / "src")))

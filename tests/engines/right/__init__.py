@@ -1,0 +1,3 @@
+"""Right engines."""
+
+RIGHT = ()
