@@ -12,6 +12,7 @@ import torch
 from rich.console import Console
 from typer.testing import CliRunner
 
+from ai_playground.models import Transformer
 from ai_playground.prompts import FINALE_PROMPTS
 from ai_playground.tokenizer import BOS, EOS, Tokenizer
 from ai_playground.training import corpus
@@ -26,7 +27,7 @@ from ai_playground.training.trainer import (
     TrainingError,
     Windows,
     file_texts,
-    name_metrics,
+    repeated_names,
     story_texts,
     train,
 )
@@ -305,7 +306,7 @@ def test_resume_refuses_another_run_and_says_what_differs(tmp_path: Path) -> Non
         train(ws, TINY, resume=True, console=QUIET)
 
 
-def test_name_metrics_are_perfect_for_an_oracle_and_poor_for_a_blank_model() -> None:
+def test_repeated_names_are_all_right_for_an_oracle_and_poor_for_a_blank_model() -> None:
     texts = story_texts(TINY)
     run = Run(TINY, texts, Tokenizer.train(texts.train, 2048))
 
@@ -313,21 +314,13 @@ def test_name_metrics_are_perfect_for_an_oracle_and_poor_for_a_blank_model() -> 
         """Knows the next token: puts all weight on it."""
 
         config = replace(run.model.config, max_seq_len=512)
-        embedding = run.model.embedding
 
         def forward(self, tokens: torch.Tensor) -> torch.Tensor:
             return torch.nn.functional.one_hot(tokens.roll(-1, dims=1), run.tokenizer.vocab_size).float()
 
-    def shares(model: torch.nn.Module) -> tuple[float, float]:
-        # The written stories are not of interest here, and an oracle cannot write any.
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("ai_playground.training.trainer.sample", lambda *_: "Tom and Mia")
-            metrics = name_metrics(model, run.tokenizer, n=5)
-        assert metrics["names_per_story"] == 2
-        return metrics["repeated_names_right"], metrics["repeated_names_wrong"]
-
-    assert shares(Oracle()) == (1, 0)
-    right, wrong = shares(run.model)
+    heldout = [s.text for s in corpus.stories(5, "heldout")]
+    assert repeated_names(Oracle(), run.tokenizer, heldout) == (1, 0)
+    right, wrong = repeated_names(run.model, run.tokenizer, heldout)
     assert right < 0.2
     assert right + wrong <= 1
 
@@ -402,3 +395,14 @@ def test_the_shipped_model_is_the_one_that_the_settings_describe() -> None:
     assert (metrics["steps"], metrics["seed"]) == (DEFAULT.steps, DEFAULT.seed)
     curve = json.loads((ws / "loss_final.json").read_text(encoding="utf-8"))
     assert curve["steps"][-1] == DEFAULT.steps
+
+
+def test_the_shipped_model_keeps_names_straight() -> None:
+    """The loss hardly shows it when a run fails to learn to copy names, and then no story can be read."""
+    ws = repo_root() / "checkpoints" / "myllm"
+    checkpoint, tokenizer = load_checkpoint(ws), load_tokenizer(ws)
+    model = Transformer(checkpoint["config"])
+    model.load_state_dict(checkpoint["model"])
+    right, wrong = repeated_names(model, tokenizer, [s.text for s in corpus.stories(10, "heldout", seed=2)])
+    assert right > 0.85
+    assert wrong < 0.05

@@ -453,42 +453,48 @@ def sample(model: Transformer, tokenizer: Tokenizer, prompt: str, max_new: int) 
     return tokenizer.decode(ids + list(generate(model, ids, max_new, eos_id=model.config.eos_id)))
 
 
-@torch.no_grad()
 def name_metrics(model: Transformer, tokenizer: Tokenizer, seed: int = 0, n: int = 100) -> dict[str, float]:
     """How straight the model keeps names, which the loss hardly shows.
 
     Returns:
-        `repeated_names_right`: in `n` held-out stories, the share of name mentions, after a name's first one, at
-        which the model's most likely token is that very name. (Where it is not, a pronoun may fit as well.)
-        `repeated_names_wrong`: the share at which it is another name, which never fits.
+        `repeated_names_right` and `repeated_names_wrong`: see `repeated_names`, over `n` held-out stories;
         `names_per_story`: how many distinct names its greedy stories have (from 16 held-out openings), and
         `names_per_heldout_story`: how many ours have.
     """
-    # A name that is not one token counts by its first one: it tells which name is meant.
-    first_tokens = {
-        name: tokenizer.backend.encode(f" {name}", add_special_tokens=False).ids[0] for name in corpus.NAMES
-    }
-    name_of = {token: name for name, token in first_tokens.items()}
-    right = wrong = total = 0
     heldout = corpus.stories(n, "heldout", seed)
-    for story in heldout:
-        ids = tokenizer.encode(story.text)[: model.config.max_seq_len]
-        best = model(torch.tensor([ids]))[0].argmax(dim=-1).tolist()  # best[t] is the guess for ids[t + 1]
-        seen = set()
-        for token, guess in zip(ids[1:], best, strict=False):
-            if token in name_of and token in seen:
-                total += 1
-                right += guess == token
-                wrong += guess != token and guess in name_of
-            seen.add(token)
+    right, wrong = repeated_names(model, tokenizer, [story.text for story in heldout])
     written = [sample(model, tokenizer, opening, 400) for opening in corpus.story_openings(16, seed)]
     distinct = [len(corpus.names_in(text)) for text in written]
     return {
-        "repeated_names_right": round(right / max(1, total), 4),
-        "repeated_names_wrong": round(wrong / max(1, total), 4),
+        "repeated_names_right": round(right, 4),
+        "repeated_names_wrong": round(wrong, 4),
         "names_per_story": round(sum(distinct) / len(distinct), 2),
         "names_per_heldout_story": round(sum(len(story.names) for story in heldout) / n, 2),
     }
+
+
+@torch.no_grad()
+def repeated_names(model: nn.Module, tokenizer: Tokenizer, texts: list[str]) -> tuple[float, float]:
+    """What the model expects wherever a text says a name again, having read the text up to there.
+
+    Returns:
+        The share of these places at which its most likely token is that very name, and the share at which it is
+        another name. At the rest it expects something else, such as a pronoun, which often fits as well.
+    """
+    # A name that is not one token counts by its first one, which tells what name is meant.
+    names = {tokenizer.backend.encode(f" {name}", add_special_tokens=False).ids[0] for name in corpus.NAMES}
+    right = wrong = total = 0
+    for text in texts:
+        ids = tokenizer.encode(text)[: model.config.max_seq_len]
+        best = model(torch.tensor([ids]))[0].argmax(dim=-1).tolist()  # best[t] is the guess for ids[t + 1]
+        seen = set()
+        for token, guess in zip(ids[1:], best, strict=False):
+            if token in names and token in seen:
+                total += 1
+                right += guess == token
+                wrong += guess != token and guess in names
+            seen.add(token)
+    return right / max(1, total), wrong / max(1, total)
 
 
 def draw_loss(curve: dict[str, list], path: Path) -> None:
