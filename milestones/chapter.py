@@ -20,7 +20,7 @@ from milestones.worker import plain
 
 Case = dict[str, Any]
 VISIBLE_SHARE = 0.4  # of a cell's points; where the grader has cases of its own, they carry the rest
-WIDTH = 84  # `nbgrader validate` cuts longer lines off
+WIDTH = 82  # `nbgrader validate` indents by 4 and cuts off what is beyond 87
 
 
 # The table of checks --------------------------------------------------------------------------------------------

@@ -42,16 +42,14 @@ class KVPool:
     It knows nothing of sequences. Slot `s` is place `s % block_size` of block `s // block_size`.
 
     Shapes:
-        keys, values: `(n_layers, num_blocks, block_size, n_kv_heads, head_dim)`, in the model's dtype.
+        keys, values: `(n_layers, num_blocks, block_size, n_kv_heads, head_dim)`, float32.
     """
 
-    def __init__(
-        self, config: TransformerConfig, num_blocks: int, block_size: int, dtype: torch.dtype = torch.float32
-    ) -> None:
+    def __init__(self, config: TransformerConfig, num_blocks: int, block_size: int) -> None:
         self.num_blocks, self.block_size = num_blocks, block_size
         shape = (config.n_layers, num_blocks, block_size, config.n_kv_heads, config.head_dim)
-        self.keys = torch.zeros(shape, dtype=dtype)
-        self.values = torch.zeros(shape, dtype=dtype)
+        self.keys = torch.zeros(shape)
+        self.values = torch.zeros(shape)
 
     def write(self, layer: int, slots: Tensor, keys: Tensor, values: Tensor) -> None:
         """Store one key and one value in each of `slots`, for one layer.
@@ -62,7 +60,8 @@ class KVPool:
             keys: `(T, n_kv_heads, head_dim)`.
             values: `(T, n_kv_heads, head_dim)`.
         """
-        self.keys[layer].flatten(0, 1)[slots] = keys  # flatten is a view here: (num_blocks * block_size, ...)
+        # flatten is a view here: (num_blocks * block_size, n_kv_heads, head_dim)
+        self.keys[layer].flatten(0, 1)[slots] = keys
         self.values[layer].flatten(0, 1)[slots] = values
 
 
@@ -87,7 +86,7 @@ def rotate(q: Tensor, k: Tensor, freqs: Tensor) -> tuple[Tensor, Tensor]:
     Args:
         q: `(T, n_heads, head_dim)`.
         k: `(T, n_kv_heads, head_dim)`.
-        freqs: `(T, head_dim // 2, 2)`: the rows of `model.rope_frequencies(...)` at the tokens' positions.
+        freqs: `(T, head_dim // 2, 2)`, the model's rotations at the tokens' positions.
     """
     q, k = apply_rope(q.unsqueeze(0), k.unsqueeze(0), freqs)
     return q.squeeze(0), k.squeeze(0)
@@ -95,20 +94,20 @@ def rotate(q: Tensor, k: Tensor, freqs: Tensor) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def prefill(model: Transformer, pool: KVPool, manager, seq_id: int, tokens: list[int]) -> Tensor:
-    """Run a whole sequence through the model in one pass and leave its keys and values in the sequence's slots.
+    """Run a whole sequence through the model in one pass; leave its keys and values in its slots.
 
-    Attention is the ordinary causal one over the keys that this very pass makes: nothing is read from the pool.
+    Attention is the ordinary causal one over the keys of this very pass: the pool is not read.
 
     Args:
-        manager: has given `seq_id` room for `len(tokens)` tokens; `manager.slot(seq_id, position)` says where.
+        manager: has given `seq_id` room for its tokens; `manager.slot(seq_id, position)` says where.
         tokens: ids of positions 0 to T - 1.
 
     Returns:
         `(vocab_size,)` logits of the token that comes next.
     """
-    slots = torch.tensor([manager.slot(seq_id, position) for position in range(len(tokens))])  # (T,)
+    slots = torch.tensor([manager.slot(seq_id, position) for position in range(len(tokens))])
     x = model.embedding(torch.tensor(tokens))  # (T, dim)
-    freqs = model.rope_frequencies(x.device)[: len(tokens)]  # (T, head_dim / 2, 2): positions 0 to T - 1
+    freqs = model.rope_frequencies(x.device)[: len(tokens)]  # positions 0 to T - 1
     for index, layer in enumerate(model.layers):
         q, k, v = project_qkv(layer.attn, layer.attn_norm(x))  # (T, heads, head_dim)
         q, k = rotate(q, k, freqs)

@@ -613,7 +613,7 @@ def test_a_wrong_answer_fails_its_own_cell_and_no_other(
     assert list(failing) == [own], failing
     message = " ".join(failing[own].split())
     assert idea in message, failing[own]
-    assert all(len(line) <= 87 for line in failing[own].splitlines()), "nbgrader validate would cut this"
+    assert all(len(line) <= 83 for line in failing[own].splitlines()), "nbgrader validate would cut this"
 
 
 def test_points_are_partial_and_plain_floats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
