@@ -21,6 +21,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -128,6 +129,11 @@ def _numbers(value: Any) -> Any:
     return {"shape": list(value.shape), "values": value.detach().double().flatten().tolist()}
 
 
+def _number(value: Any) -> Any:
+    """A number of NumPy's or PyTorch's as the plain one that it is; anything else as it came."""
+    return value.item() if isinstance(value, np.generic) or (isinstance(value, Tensor) and value.ndim == 0) else value
+
+
 def _tensor(evidence: Any, shape: list[int], what: str, cause: str = "") -> Tensor:
     """The tensor that a probe sent.
 
@@ -181,7 +187,8 @@ def probe_block_manager(engine: Any, case: Case) -> Any:
         note: dict[str, Any] = {}
         notes.append(note)
         try:
-            note["result"] = getattr(manager, name)(*arguments)
+            result = getattr(manager, name)(*arguments)
+            note["result"] = bool(result) if name.startswith("can_") else result
         except OutOfBlocks:
             note["result"] = "OutOfBlocks"
         except (KeyError, IndexError) as error:  # most likely what an earlier mistake, seen by the judge, leads to
@@ -656,10 +663,12 @@ def judge_engine(case: Case, found: Any) -> None:
     for number, step in enumerate(found["steps"], start=1):
         at = f"in step {number}"
         busy_before, admitted = list(running), []
-        free_slots = None  # slots free when the admissions of this step were over
+        free_slots = None  # slots free right after the last admission of this step
         decoded = [event for event in step["events"] if event[0] == "decode"]
         for kind, *what in step["events"]:
-            if free_slots is None and kind not in ("admit", "prefill"):
+            if kind in ("admit", "prefill"):
+                free_slots = None
+            elif free_slots is None:
                 free_slots = case["num_blocks"] - sum(held.values())
             if kind == "admit":
                 seq_id = what[0]
@@ -815,9 +824,11 @@ def probe_memory(engine: Any, case: Case) -> Any:
 
     with stand_ins(names, Engine=RecordedEngine):
         waste = names["measured_waste"](case["block_size"])
+    if isinstance(waste, dict):
+        waste = {key: _number(value) for key, value in waste.items()}
     prediction = names.get("prediction")
     if isinstance(prediction, dict):
-        prediction = [[key, value] for key, value in prediction.items()]
+        prediction = [[key, _number(value)] for key, value in prediction.items()]
     return {"waste": waste, "prediction": prediction, "made": made}
 
 
@@ -854,7 +865,7 @@ def judge_memory(case: Case, found: Any) -> None:
 
 
 def probe_static_steps(engine: Any, case: Case) -> Any:
-    return _names(engine, "static_steps")["static_steps"](list(case["stop_after"]), case["max_batch"])
+    return _number(_names(engine, "static_steps")["static_steps"](list(case["stop_after"]), case["max_batch"]))
 
 
 def judge_static_steps(case: Case, found: Any) -> None:

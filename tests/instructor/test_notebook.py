@@ -616,6 +616,125 @@ def test_a_wrong_answer_fails_its_own_cell_and_no_other(
     assert all(len(line) <= 83 for line in failing[own].splitlines()), "nbgrader validate would cut this"
 
 
+# Other ways to be right: (what is different, the cell, what stands there, what stands there instead).
+RIGHT = [
+    (
+        "takes blocks from the other end",
+        "block_manager",
+        "[self.free.popleft() for _ in range(self.blocks_for(num_tokens))]",
+        "[self.free.pop() for _ in range(self.blocks_for(num_tokens))]",
+    ),
+    (
+        "a truthy answer",
+        "block_manager",
+        "return self.lengths[seq_id] < len(self.tables[seq_id]) * self.block_size or len(self.free) > 0",
+        "return self.lengths[seq_id] % self.block_size or len(self.free)",
+    ),
+    (
+        "PyTorch's own attention",
+        "attention",
+        "    group = q.shape[0] // k.shape[1]\n",
+        "    return F.scaled_dot_product_attention(\n"
+        "        q[:, None], k.transpose(0, 1), v.transpose(0, 1), enable_gqa=True\n    )[:, 0]\n"
+        "    group = q.shape[0] // k.shape[1]\n",
+    ),
+    (
+        "gathers token by token",
+        "attention",
+        "    keys = pool.keys[layer, table].flatten(0, 1)",
+        "    places = [(table[p // pool.block_size], p % pool.block_size) for p in range(length)]\n"
+        "    return [torch.stack([m[layer, b, o] for b, o in places]) for m in (pool.keys, pool.values)]\n"
+        "    keys = pool.keys[layer, table].flatten(0, 1)",
+    ),
+    (
+        "one sequence at a time",
+        "decode",
+        "    positions = [",
+        "    if len(seq_ids) > 1:\n"
+        "        pairs = zip(seq_ids, tokens, strict=True)\n"
+        "        return torch.cat([decode(model, pool, manager, [s], [t]) for s, t in pairs])\n"
+        "    positions = [",
+    ),
+    (
+        "slots from the table itself",
+        "decode",
+        "manager.slot(*where) for where in zip(seq_ids, positions, strict=True)",
+        "manager.tables[s][p // pool.block_size] * pool.block_size + p % pool.block_size"
+        " for s, p in zip(seq_ids, positions, strict=True)",
+    ),
+    (
+        "attention of its own",
+        "decode",
+        "paged_attention(q[row], pool, index, manager.tables[seq_id], manager.lengths[seq_id])",
+        "F.scaled_dot_product_attention(q[row][:, None],"
+        " *(m[index, manager.tables[seq_id]].flatten(0, 1)[: manager.lengths[seq_id]].transpose(0, 1)"
+        " for m in (pool.keys, pool.values)), enable_gqa=True)[:, 0]",
+    ),
+    (
+        "retires inside the admission, one by one",
+        "engine",
+        "            self.running.append(request)\n",
+        "            self.running.append(request)\n            self._retire()\n",
+    ),
+    (
+        "retires at the end of the admission",
+        "engine",
+        "        self._admit()\n        self._retire()  # a prefill makes a token too, and it may have been the last\n",
+        "        self._admit()\n        self._retire()\n        self._retire()\n",
+    ),
+    (
+        "rebuilds the list of running requests",
+        "engine",
+        "            self.running.remove(request)\n",
+        "            self.running = [other for other in self.running if other is not request]\n",
+    ),
+    (
+        "numbers of NumPy's",
+        "memory",
+        '"paged": 1 - used / allocated',
+        '"paged": torch.tensor(1 - used / allocated).double().numpy()[()]',
+    ),
+    (
+        "asks forgiveness, not permission",
+        "preempt",
+        "            while request in self.running and not self.manager.can_append(request.id):\n"
+        "                self._preempt(self.running[-1])\n"
+        "            if request in self.running:\n"
+        "                self.manager.append_slot(request.id)\n",
+        "            while request in self.running:\n"
+        "                try:\n"
+        "                    self.manager.append_slot(request.id)\n"
+        "                    break\n"
+        "                except OutOfBlocks:\n"
+        "                    self._preempt(self.running[-1])\n",
+    ),
+    (
+        "counts its way through the running",
+        "preempt",
+        "        for request in list(self.running):\n"
+        "            while request in self.running and not self.manager.can_append(request.id):\n"
+        "                self._preempt(self.running[-1])\n"
+        "            if request in self.running:\n"
+        "                self.manager.append_slot(request.id)\n",
+        "        served = 0\n"
+        "        while served < len(self.running):\n"
+        "            if self.manager.can_append(self.running[served].id):\n"
+        "                self.manager.append_slot(self.running[served].id)\n"
+        "                served += 1\n"
+        "            else:\n"
+        "                self._preempt(self.running[-1])\n",
+    ),
+]
+
+
+@pytest.mark.parametrize(("what", "cell", "old", "new"), RIGHT, ids=[f"{r[1]}: {r[0]}" for r in RIGHT])
+def test_another_right_answer_passes(what: str, cell: str, old: str, new: str, tmp_path: Path) -> None:
+    names = load_cells(_write(with_answer(read(SOURCE), cell, old, new), tmp_path))
+    check = CELLS[cell]
+    for outcome in run_cases(check, names, check.check.cases + tuple(HIDDEN[cell])):
+        assert outcome.passed, outcome.message
+
+
 def test_points_are_partial_and_plain_floats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = load_cells(SOURCE)
     hidden = SOURCE.parent / "hidden_chapter.json"
