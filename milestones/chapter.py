@@ -15,11 +15,10 @@ from typing import Any
 
 from milestones import chapter_cells as cells
 from milestones.harness import Check, CheckFailed
-from milestones.points import CHAPTER
+from milestones.points import CHAPTER, VISIBLE_SHARE
 from milestones.worker import plain
 
 Case = dict[str, Any]
-VISIBLE_SHARE = 0.4  # of a cell's points; where the grader has cases of its own, they carry the rest
 WIDTH = 82  # `nbgrader validate` indents by 4 and cuts off what is beyond 87
 
 

@@ -19,9 +19,9 @@ from nbgrader.validator import Validator
 
 from ai_playground.chapter import Request, chapter_workload
 from ai_playground.workspace import repo_root
-from milestones.chapter import CELLS, VISIBLE_SHARE, CellFailed, check_cell, points, run_cases
+from milestones.chapter import CELLS, CellFailed, check_cell, points, run_cases
 from milestones.chapter_cells import ANSWER_CELLS, QUESTIONS, given_names, load_cells
-from milestones.points import CHAPTER, MILESTONES
+from milestones.points import CHAPTER, MILESTONES, VISIBLE_SHARE
 from solutions.m13 import make_hidden_chapter
 
 SOURCE = repo_root() / "solutions" / "m13" / "mini_vllm.ipynb"
