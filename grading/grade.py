@@ -76,11 +76,11 @@ def _cells() -> Iterator[Unit]:
     """The chapter's graded cells; each of their cases counts by itself."""
     if importlib.util.find_spec("milestones.chapter") is None:
         return
-    from milestones.chapter import CHECKS
+    from milestones.chapter import CELLS
 
     path = repo_root() / "solutions" / "m13" / "hidden_chapter.json"
     further = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    for name, cell in CHECKS.items():
+    for name, cell in CELLS.items():
         hidden = (replace(cell.check, cases=tuple(further[name])),) if further.get(name) else ()
         yield Unit(name, cell.points, (cell.check,), hidden, notebook="mini_vllm.ipynb")
 
