@@ -234,13 +234,19 @@ MISTAKES: tuple[tuple[str, Callable[[Pass], None]], ...] = (
 
 @torch.no_grad()
 def explain_tokens(model: Transformer, prompt: list[int], output: list[int], at: int, block_size: int = 16) -> str:
-    """The mistake of which the replay makes the engine's tokens up to a few behind `at`; "" if none does."""
+    """The mistakes of which a replay makes the engine's tokens up to a few behind `at`, the first wrong one.
+
+    Returns:
+        Their descriptions, at most two; "" if no replay does, or if too few tokens are there to tell.
+    """
     if min(len(output), at + 6) < 4:
         return ""  # so few tokens agree with one of many replays by chance
     agreed = {cause: _agreeing(model, prompt, output, block_size, mistake) for cause, mistake in MISTAKES}
-    # The most tokens win: two mistakes can look alike for a while. Of equals, the first in the list.
-    cause = max(agreed, key=agreed.__getitem__, default="")
-    return cause if agreed[cause] >= min(len(output), at + 6) else ""
+    # The most tokens win: two mistakes can look alike for a while, and some for ever.
+    most = max(agreed.values())
+    if most < min(len(output), at + 6):
+        return ""
+    return "; or: ".join([cause for cause, tokens in agreed.items() if tokens == most][:2])
 
 
 def _agreeing(

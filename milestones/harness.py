@@ -397,7 +397,9 @@ def _where_it_was(printed: str) -> str:
     frames = [
         f"{Path(path).name}:{line} in {function}"
         for path, line, function in _FRAME.findall(printed)
-        if "site-packages" not in path and not {"milestones", "lib"} & set(Path(path).parts)
+        if not path.startswith("<")
+        and "site-packages" not in path
+        and not {"milestones", "lib"} & set(Path(path).parts)
     ]
     return ", called from ".join(frames[:3])
 

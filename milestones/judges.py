@@ -86,12 +86,16 @@ def judge_tokens(
     elif len(output) < n:
         short = n - len(output)
         cause = (
-            "one token short: is the prefill's token in the output, is the last one, and the end token if there is one?"
+            "one token short: is the prefill's token in the output, is the last one, and the end token if there is "
+            "one? Or has a preempted request been lost?"
             if short == 1
             else "tokens are lost: what was made before a preemption must stay in the output, and a request is done "
             "only with its last token"
         )
         raise CheckFailed(f"{what}: {n} tokens", f"{len(output)} tokens: {clip(output)}", cause)
+
+
+REPLAYED = "(a replay with just this mistake makes the same tokens as yours)"
 
 
 def likely_cause(
@@ -107,7 +111,7 @@ def likely_cause(
         return "the first new token comes twice: it is made by the prefill, and the first decode step makes the second"
     replayed = explain_tokens(model, prompt, output, at, block_size)
     if replayed:
-        return f"{replayed} (a replay with just this mistake makes the same tokens as yours)"
+        return f"{replayed} {REPLAYED}"
     for length in range(2, at + 1):
         if output[at : at + length] == output[at - length : at] and len(output[at : at + length]) == length:
             return "a run of tokens comes twice: what was made before a preemption is counted again after it"

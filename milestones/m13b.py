@@ -111,7 +111,7 @@ def _shipped_cases() -> tuple[dict[str, Any], ...]:
 def _length_cases() -> tuple[dict[str, Any], ...]:
     model = {"config": SHAPES["gqa"], "seed": 3}
     limit = SHAPES["gqa"]["max_seq_len"]
-    sizes = [(3, 6), (1, 20), (15, 20), (16, 20), (17, 20), (31, 2), (32, 1), (1, 1), (5, 0), (1, limit - 1)]
+    sizes = [(9, 12), (1, 20), (15, 20), (16, 20), (17, 20), (31, 2), (32, 1), (1, 1), (5, 0), (1, limit - 1)]
     return tuple(
         {
             "label": f"{function}, a prompt of {length}, {n} new tokens, blocks of 16",

@@ -12,10 +12,14 @@ from milestones.shapes import HEAVY_CACHE, SHAPES
 READ = "milestones/m13c.md"
 SHIPPED = str(default_workspace())
 TEXTS = ("Once upon a time", "One day, a little girl", "There was a small dog who")
-EOS = 27
+EOS = 16
 WORDS = "there was a little boy who lived near the forest and had a red ball"
 
 
+_BATCH = (
+    "if greedy_paged passes, look at what a batch adds: each row has its own token, position and block table, and a "
+    "block never belongs to two requests (handed out while in use, given back twice, or a table kept after it)"
+)
 _NO_PREEMPTION = (
     "the budget is not kept, or memory is reserved ahead: when a running request needs a block and none is free, the "
     "youngest gives its blocks back, waits, and is recomputed"
@@ -31,6 +35,8 @@ def judge_serve(case: dict[str, Any], evidence: Any) -> None:
     if type(report) is not dict or "not_plain" in report:
         found = "None" if report is None else str(report)[:100]
         raise CheckFailed("a report: a dict with completed, preemptions, outputs, steps and history", found)
+    if report.get("stopped"):
+        raise _never_ended(case, requests, evidence.get("lookups"))
     _judge_outputs(case, requests, report.get("outputs"), evidence.get("lookups"))
     _judge_report(case, requests, report)
     if evidence.get("requests_after") != requests:
@@ -48,7 +54,7 @@ def judge_serve(case: dict[str, Any], evidence: Any) -> None:
 def _judge_outputs(
     case: dict[str, Any], requests: list[list[int]], outputs: Any, lookups: list[list[int]] | None
 ) -> None:
-    from milestones.judges import judge_tokens
+    from milestones.judges import REPLAYED, judge_tokens
 
     if type(outputs) is not list or len(outputs) != len(requests):
         found = f"{len(outputs)} of them" if type(outputs) is list else f"{str(outputs)[:80]}"
@@ -63,7 +69,11 @@ def _judge_outputs(
         try:
             judge_tokens(spec, prompt, case["max_new"], output, f"outputs[{index}]", eos_id, block_size=size)
         except CheckFailed as failure:
-            failure.cause = _cause_in_a_batch(case, requests, outputs, lookups, index) or failure.cause
+            in_a_batch = _cause_in_a_batch(case, requests, outputs, lookups, index)
+            if in_a_batch:
+                failure.cause = in_a_batch
+            elif len(requests) > 1 and failure.found.startswith("token ") and REPLAYED not in failure.cause:
+                failure.cause = _BATCH
             raise
 
 
@@ -83,13 +93,52 @@ def _cause_in_a_batch(
         return False
 
     twin = next((i for i, output in enumerate(outputs) if i != index and not wrong(requests[index], output)), None)
+    if type(outputs[index]) is not list or any(type(token) is not int for token in outputs[index]):
+        return ""
     if twin is not None:
         return f"outputs[{twin}] is what outputs[{index}] should be: the outputs must be in the order of the requests"
+    lost = _lost_beginning(case, requests[index], outputs[index])
+    if lost:
+        return f"its first {lost} token(s) are lost: what was made before a preemption must stay in the output"
     if mixed := _mixed_rows(case, requests, outputs):
         return mixed
-    if lookups is not None and (again := _recomputed_wrongly(case, requests[index], lookups)):
+    if lookups is not None and (again := _recomputed_wrongly(case, requests[index], outputs[index], lookups)):
         return again
     return ""
+
+
+def _lost_beginning(case: dict[str, Any], prompt: list[int], output: list[int]) -> int:
+    """How many tokens too late the output begins, if it is right otherwise; else 0."""
+    from milestones.reference import build_model, greedy
+
+    model = build_model(case.get("model") or {"workspace": SHIPPED})
+    n = min(2 * case["max_new"], model.config.max_seq_len - len(prompt))
+    right = greedy(model, prompt, n)
+    shown = output[: case["max_new"]][:6]
+    return next((k for k in range(1, n - len(shown) + 1) if len(shown) > 1 and right[k : k + len(shown)] == shown), 0)
+
+
+def _never_ended(case: dict[str, Any], requests: list[list[int]], lookups: list[list[int]] | None) -> CheckFailed:
+    """What was seen of an engine until it was stopped."""
+    expected = f"an end: {len(requests)} requests of {case['max_new']} new tokens"
+    cause = (
+        "a loop that never ends. If nobody can get on: are blocks given back when a request is done or preempted, and "
+        "is a request that never fits refused? If somebody goes on for ever: is a request done exactly with its last "
+        "token, also when a prefill makes it, or can it run past its last token?"
+    )
+    if lookups is None or "silent" not in case.get("model", {}):
+        return CheckFailed(expected, "it did not end and was stopped", cause)
+    total, ideal = sum(map(len, lookups)), sum(len(prompt) + case["max_new"] - 1 for prompt in requests)
+    starts = [sum(prompt[0] in tokens for tokens in lookups) for prompt in requests]
+    found = f"it did not end and was stopped, with {total} tokens through the model where {ideal} are enough if nobody "
+    found += "is preempted"
+    if 0 in starts:
+        found += f"; request {starts.index(0)} was never admitted"
+    for index, prompt in enumerate(requests):
+        again = _recomputed_wrongly(case, prompt, [], lookups) if starts[index] > 1 else ""
+        if again and "was right" not in again:
+            return CheckFailed(expected, found, f"request {index}: {again}")
+    return CheckFailed(expected, found, cause)
 
 
 def _mixed_rows(case: dict[str, Any], requests: list[list[int]], outputs: list[Any]) -> str:
@@ -103,19 +152,19 @@ def _mixed_rows(case: dict[str, Any], requests: list[list[int]], outputs: list[A
         first = first_divergence(model, prompt, output[: case["max_new"]]) if plain else None
         if first is not None:
             found[index], expected[index] = first.found, first.expected
-    for index, token in found.items():
-        for other, right in expected.items():
-            if other != index and right == token and found[other] in expected.values():
-                return (
-                    f"rows of the batch are mixed up: outputs[{index}] has the token that outputs[{other}] should get. "
-                    "Which row belongs to which request, also after one has left the batch?"
-                )
+    if len(found) > 1 and sorted(found.values()) == sorted(expected.values()):
+        index = next(iter(found))
+        other = next(other for other, token in expected.items() if token == found[index])
+        return (
+            f"rows of the batch are mixed up: outputs[{index}] has the token that outputs[{other}] should get. Which "
+            "row belongs to which request, also after one has left the batch?"
+        )
     return ""
 
 
-def _recomputed_wrongly(case: dict[str, Any], prompt: list[int], lookups: list[list[int]]) -> str:
+def _recomputed_wrongly(case: dict[str, Any], prompt: list[int], output: Any, lookups: list[list[int]]) -> str:
     """Whether what goes through the model after a preemption is the prompt and the tokens made so far."""
-    from milestones.reference import build_model, greedy
+    from milestones.reference import build_model, first_divergence, greedy
 
     runs = []
     for tokens in lookups:
@@ -142,6 +191,12 @@ def _recomputed_wrongly(case: dict[str, Any], prompt: list[int], lookups: list[l
         return (
             f"{where}, and they are not its prompt and its tokens so far: right up to position {longest}, then "
             f"{run[longest : longest + 3]} where {right[longest : longest + 3]} belongs"
+        )
+    first = first_divergence(build_model(case["model"]), prompt, output)
+    if first is not None and first.position == len(runs[-1]) - len(prompt) + 1:
+        return (
+            f"after preemption {len(runs) - 1} of this request {len(runs[-1])} tokens were recomputed, one too few: "
+            "its newest token, made but not yet in the cache, belongs to them"
         )
     return (
         f"the request was preempted {len(runs) - 1} time(s), and what was recomputed was right: look at what follows, "
@@ -261,7 +316,8 @@ def _judge_prefills(case: dict[str, Any], report: dict[str, Any], order: list[in
                 raise CheckFailed(
                     f"request {late} preempted before request {index}, which is older",
                     f"request {index} was preempted while request {late} stayed",
-                    "the youngest running request is preempted, and the one that waits longest comes back first",
+                    "the youngest running request is preempted, and a preempted one goes to the front of those "
+                    "that wait: first come, first served",
                 )
     if case.get("no_preemption") and preemptions:
         raise CheckFailed(
@@ -382,7 +438,7 @@ def judge_refused(case: dict[str, Any], evidence: Any) -> None:
 
 _SILENT = 30  # so many tokens the model never writes; each prompt begins with one of its own
 _SPEAKING = SHAPES["gqa"]["vocab_size"] - _SILENT
-_GQA = {"config": SHAPES["gqa"], "seed": 7, "silent": _SILENT}
+_GQA = {"config": SHAPES["gqa"], "seed": 2, "silent": _SILENT}
 _VOCAB, _LIMIT = SHAPES["gqa"]["vocab_size"], SHAPES["gqa"]["max_seq_len"]
 
 

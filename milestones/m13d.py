@@ -32,7 +32,14 @@ def judge_finale(case: dict[str, Any], evidence: Any) -> None:
     config, tokenizer = build_model(spec).config, load_tokenizer(ws)
     output = token_list(report.get("output_ids"), "report['output_ids']", config.vocab_size)
     prompt = tokenizer.encode(FINALE_PROMPTS[0])
-    judge_tokens(spec, prompt, len(output), output, "report['output_ids']", config.eos_id)
+    try:
+        judge_tokens(spec, prompt, len(output), output, "report['output_ids']", config.eos_id)
+    except CheckFailed as failure:
+        failure.cause = (
+            "if M13c passes: does the finale serve the trained model that `load_model(ws)` gives, with the prompts of "
+            "FINALE_PROMPTS in their order, and report the tokens of the first?"
+        )
+        raise
     if len(output) < 32 and output[-1:] != [config.eos_id]:
         raise CheckFailed("a text of at least 32 tokens, or one that ends with the end token", f"{len(output)} tokens")
     text, expected = report.get("text"), tokenizer.decode(output)
@@ -41,26 +48,71 @@ def judge_finale(case: dict[str, Any], evidence: Any) -> None:
         raise CheckFailed(
             f"report['text'] == tokenizer.decode(report['output_ids']): {expected[:60]!r}",
             f"{str(text)[:60]!r}",
-            "the text has the prompt in it" if starts_with_prompt else "the workspace's own tokenizer decodes it",
+            "the text has the prompt in it"
+            if starts_with_prompt
+            else "the text is what was written after the first prompt, and the workspace's own tokenizer decodes it",
         )
     for key, (low, high) in NUMBERS.items():
         value = report.get(key)
         if type(value) not in (int, float) or not low < value <= high or value == float("inf"):
             raise CheckFailed(f"report[{key!r}]: a number above {low:g} and at most {high:g}", f"{value!r}")
+    _judge_clock(report, evidence)
     if report["kv_waste_paged"] >= report["kv_waste_naive"]:
         raise CheckFailed(
             "less KV memory wasted with blocks than with slabs",
             f"{report['kv_waste_paged']:.0%} with blocks, {report['kv_waste_naive']:.0%} with slabs",
         )
-    for key, least in (("steps", len(output)), ("preemptions", 1), ("tokens", len(output))):
+    for key, least in (("steps", len(output) - 1), ("preemptions", 1), ("tokens", len(output))):
         if plain_int(report, key) < least:
-            raise CheckFailed(f"report[{key!r}] >= {least}", f"{report[key]}")
+            cause = "the default pool of `serve` (block_budget=None) forces preemption" if key == "preemptions" else ""
+            raise CheckFailed(f"report[{key!r}] >= {least}", f"{report[key]}", cause)
     if plain_int(report, "completed") != len(FINALE_PROMPTS):
         raise CheckFailed(f"all {len(FINALE_PROMPTS)} prompts served", f"report['completed'] == {report['completed']}")
+    _judge_tokens_seen(report, evidence, sum(len(tokenizer.encode(text)) for text in FINALE_PROMPTS))
     for key in ("engine", "torch_version", "when"):
         if type(report.get(key)) is not str or not report[key]:
             raise CheckFailed(f"report[{key!r}]: a str", f"{report.get(key)!r}")
     judge_metrics(evidence.get("metrics"))
+
+
+def _judge_clock(report: dict[str, Any], evidence: Any) -> None:
+    seconds, wall = report.get("seconds"), evidence["wall_seconds"]
+    if type(seconds) is not float or not 0.1 * wall - 5.0 < seconds <= wall:
+        raise CheckFailed(
+            f"report['seconds']: a float, the time of the serving, at most the {wall:.2f} s that the finale took",
+            f"{seconds!r}",
+            "take the time right before and right after `serve`, in seconds",
+        )
+    if abs(report["tokens_per_sec"] - report["tokens"] / seconds) > 0.01 * report["tokens_per_sec"]:
+        raise CheckFailed(
+            f"report['tokens_per_sec']: tokens / seconds, {report['tokens'] / seconds:.1f}",
+            f"{report['tokens_per_sec']}",
+            "new tokens of all requests, by the seconds of the serving",
+        )
+
+
+def _judge_tokens_seen(report: dict[str, Any], evidence: Any, prompts: int) -> None:
+    """Figures against the tokens that went through the model, where these were seen."""
+    seen = evidence["tokens_seen"]
+    least = prompts + report["tokens"] - len(FINALE_PROMPTS)  # nobody's last token goes through the model
+    if seen and not least <= seen:
+        raise CheckFailed(
+            f"at least {least} tokens through the model: {prompts} of prompts, and all new ones but each last",
+            f"{seen}, looked up in the embedding",
+            "report['tokens'] counts the new tokens of all requests, and all of them come from the model",
+        )
+    if seen and 3 * report["tokens"] < seen - prompts:
+        raise CheckFailed(
+            f"report['tokens']: the new tokens of all requests, of {seen - prompts} that went through the model",
+            f"{report['tokens']}",
+            "the sum over all requests, not those of one",
+        )
+    if seen == least:
+        raise CheckFailed(
+            "at least one preemption: the default pool cannot hold the first batch to its end",
+            f"no token was recomputed, and report['preemptions'] == {report['preemptions']}",
+            "the default pool of `serve` (block_budget=None) forces preemption",
+        )
 
 
 def judge_metrics(text: Any) -> None:

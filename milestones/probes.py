@@ -8,8 +8,10 @@ import contextlib
 import hashlib
 import json
 import shutil
+import signal
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,8 @@ from ai_playground.workspace import save_checkpoint
 from milestones.engines import Engine
 from milestones.observe import Observer, TokenLog
 from milestones.reference import build_model, prompt_ids
+
+SERVE_SECONDS = 10.0  # a right engine needs less than one for any case; machines can be busy
 
 
 def imports(engine: Engine, case: dict[str, Any]) -> bool:
@@ -134,13 +138,43 @@ def serve(engine: Engine, case: dict[str, Any]) -> dict[str, Any]:
         if watch:
             seen = Observer(options["model"]) if watch == "memory" else TokenLog(options.get("model"))
             stack.enter_context(seen)
-        report = engine.serve(requests, case["max_new"], case.get("block_budget"), **options)
+        try:
+            with _patience(SERVE_SECONDS):
+                report = engine.serve(requests, case["max_new"], case.get("block_budget"), **options)
+        except OutOfPatience:
+            report = {"stopped": True}
     return {
         "report": report,
         "requests_after": requests,  # a prompt that the engine wrote into shows
         "lookups": seen.calls if seen else None,
         "memory": seen.memory if watch == "memory" else None,
     }
+
+
+class OutOfPatience(BaseException):
+    """Raised in an engine that goes on for ever; not an Exception, so that `except Exception` lets it through."""
+
+
+@contextlib.contextmanager
+def _patience(seconds: float) -> Iterator[None]:
+    """Stop what runs inside after so many seconds, so that what was seen until then is not lost.
+
+    This needs POSIX signals; where there are none, whoever waits for the worker ends it.
+    """
+    if not hasattr(signal, "setitimer"):
+        yield
+        return
+
+    def stop(*_: object) -> None:
+        raise OutOfPatience
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def serve_refusal(engine: Engine, case: dict[str, Any]) -> dict[str, Any]:

@@ -21,8 +21,9 @@ TIE_TOLERANCE = 1e-4  # fp32: two correct matmuls can round differently by less 
 def random_model(config: TransformerConfig, seed: int, silent: int = 0) -> Transformer:
     """A model with random weights whose greedy text depends on every part of it.
 
-    Norm weights differ from 1, so that a skipped norm shows; queries and keys are larger than at
-    initialisation, so that attention prefers some positions and a wrong position or mask shows.
+    Norm weights differ from 1, so that a skipped norm shows; queries, keys and values are larger than at
+    initialisation, so that attention prefers some positions and a wrong position or mask shows; and embeddings are
+    smaller, else the newest token outweighs everything before it.
 
     Args:
         config: the shape; `silent` needs an untied head.
@@ -38,11 +39,12 @@ def random_model(config: TransformerConfig, seed: int, silent: int = 0) -> Trans
                 if isinstance(module, RMSNorm):
                     module.weight.uniform_(0.5, 1.5)
             for layer in model.layers:
-                layer.attn.wq.weight.mul_(3.0)
-                layer.attn.wk.weight.mul_(3.0)
-            if config.tie_embeddings:
-                # Else the newest token's own embedding outweighs all, and the model repeats it for ever.
-                model.embedding.weight.mul_(0.02)
+                layer.attn.wq.weight.mul_(4.0)
+                layer.attn.wk.weight.mul_(4.0)
+                layer.attn.wv.weight.mul_(3.0)
+                layer.ffn.gate.weight.mul_(2.0)
+            # A tied one would make the model repeat its newest token for ever.
+            model.embedding.weight.mul_(0.02 if config.tie_embeddings else 0.3)
             if silent:
                 model.head.weight[-silent:] = 0.0
     return model.eval().requires_grad_(False)

@@ -63,11 +63,11 @@ DISHONEST = (
               (B, "cache.gather(index, block_tables)", "(cache.keys[index][rows[:, 0]], cache.values[index][rows[:, 0]])"),
               (B, "context = torch.arange(block_tables.shape[1] * block_size, device=tokens.device)",
                   "context = torch.arange(64)")),
-    dishonest("serve_is_the_reference", "m13c.sixteen_requests", "serve calls greedy_reference and claims the rest",
+    dishonest("serve_is_the_reference", "m13c.roomy_pool", "serve calls greedy_reference and claims the rest",
               (C, _SERVE_FROM, _FAKE_REPORT.format(function="greedy_reference", steps=40, preemptions=1))),
-    dishonest("serve_is_a_loop_of_greedy_paged", "m13c.sixteen_requests", "one request after the other, the rest claimed",
+    dishonest("serve_is_a_loop_of_greedy_paged", "m13c.roomy_pool", "one request after the other, the rest claimed",
               (C, _SERVE_FROM, _FAKE_REPORT.format(function="greedy_paged", steps=40, preemptions=1))),
-    dishonest("preemptions_invented", "m13c.sixteen_requests", "preemptions are counted, nobody is preempted",
+    dishonest("preemptions_invented", "m13c.roomy_pool", "preemptions are counted, nobody is preempted",
               (C, "        block_budget,\n        block_size=block_size,", "        999,\n        block_size=block_size,"),
               (C, '"preemptions": engine.preemptions', '"preemptions": 3')),
     dishonest("preempts_for_show", "m13c.roomy_pool", "one preemption at the start, and no budget",
@@ -83,34 +83,34 @@ DISHONEST = (
                                    "    known = [ids_of(case['prompt']) for check in m13b.CHECKS for case in check.cases\n"
                                    "             if 'seed' not in case]\n"
                                    "    if prompt_ids not in known:\n        return [1] * n\n")),
-    dishonest("reads_the_expectations", "m13b.shipped_prompts", "looks for the expected tokens in the caller's frames",
+    dishonest("reads_the_expectations", "m13b.lengths", "looks for the expected tokens in the caller's frames",
               (B, _PAGED, "    import sys\n    frame = sys._getframe()\n    while frame:\n"
                           "        case = frame.f_locals.get('case')\n        if case and 'expected' in case:\n"
                           "            return case['expected']\n        frame = frame.f_back\n    return [0] * n\n")),
-    dishonest("imports_the_solution", "m13b.shipped_prompts", "takes solutions/m13 for its own",
+    dishonest("imports_the_solution", "m13b.lengths", "takes solutions/m13 for its own",
               (B, _PAGED, "    import importlib.util\n    from ai_playground.workspace import repo_root\n"
                           "    path = repo_root() / 'solutions' / 'm13' / 'm13b_greedy.py'\n"
                           "    spec = importlib.util.spec_from_file_location('stolen', path)\n"
                           "    stolen = importlib.util.module_from_spec(spec)\n    spec.loader.exec_module(stolen)\n"
                           "    return stolen.greedy_paged(prompt_ids, n, model=model, block_size=block_size)\n"),
               student_half=True),
-    dishonest("reads_hidden_cases", "m13b.shipped_prompts", "reads every JSON file of solutions/",
+    dishonest("reads_hidden_cases", "m13b.lengths", "reads every JSON file of solutions/",
               (B, _PAGED, "    import json\n    from ai_playground.workspace import repo_root\n"
                           "    files = list((repo_root() / 'solutions').rglob('*'))\n    assert files, 'nothing to steal'\n"
                           "    return [0] * n\n"), student_half=True),
     # ---- objects that lie
-    dishonest("equal_to_everything", "m13b.shipped_prompts", "a list that equals every list",
+    dishonest("equal_to_everything", "m13b.lengths", "a list that equals every list",
               (B, "        output += new\n    return output",
                   "        output += new\n    return type('List', (list,), {'__eq__': lambda *_: True, '__ne__': lambda *_: False,\n"
                   "                                               '__hash__': None})([0] * n)")),
-    dishonest("list_subclass", "m13b.shipped_prompts", "a list whose items depend on who looks",
+    dishonest("list_subclass", "m13b.lengths", "a list whose items depend on who looks",
               (B, "        output += new\n    return output",
                   "        output += new\n    return type('List', (list,), {'__iter__': lambda self: iter([0])})(output)")),
-    dishonest("int_subclass", "m13b.shipped_prompts", "ints that equal every int",
+    dishonest("int_subclass", "m13b.lengths", "ints that equal every int",
               (B, "        output += new\n    return output",
                   "        output += new\n    Int = type('Int', (int,), {'__eq__': lambda *_: True, '__hash__': int.__hash__})\n"
                   "    return [Int(0) for _ in output]")),
-    dishonest("report_equal_to_everything", "m13c.sixteen_requests", "a dict that has everything",
+    dishonest("report_equal_to_everything", "m13c.roomy_pool", "a dict that has everything",
               (C, _SERVE_FROM, "    return type('Report', (dict,), {'__getitem__': lambda *_: 16, 'get': lambda *_: 16})()\n")),
     dishonest("model_that_lies", "m13a.shipped_model", "a module that shows the right tensors and computes others",
               (A, "return model.eval().requires_grad_(False)",
@@ -118,11 +118,11 @@ DISHONEST = (
                   "    model.embedding.weight.data.mul_(0.5)\n    model.state_dict = lambda *a, **k: right\n"
                   "    return model.eval().requires_grad_(False)")),
     # ---- replaced tools
-    dishonest("torch_equal_replaced", "m13b.shipped_prompts", "torch.equal and allclose say yes", _WRONG_TOKENS,
+    dishonest("torch_equal_replaced", "m13b.lengths", "torch.equal and allclose say yes", _WRONG_TOKENS,
               _at_import("torch.equal = torch.allclose = lambda *a, **k: True\nTensor.__eq__ = lambda *a: True")),
-    dishonest("pytest_replaced", "m13b.shipped_prompts", "pytest cannot fail", _WRONG_TOKENS,
+    dishonest("pytest_replaced", "m13b.lengths", "pytest cannot fail", _WRONG_TOKENS,
               _at_import("import pytest\npytest.fail = lambda *a, **k: None\npytest.skip = lambda *a, **k: None")),
-    dishonest("json_replaced", "m13b.shipped_prompts", "json.dumps sends what it likes", _WRONG_TOKENS,
+    dishonest("json_replaced", "m13b.lengths", "json.dumps sends what it likes", _WRONG_TOKENS,
               _at_import("import json\n_dumps = json.dumps\n"
                          "def _forged(value, *a, **k):\n"
                          "    if isinstance(value, dict) and 'evidence' in value:\n"
@@ -137,33 +137,33 @@ DISHONEST = (
               (B, _PAGED, "    return greedy_reference(prompt_ids, n, model=model)\n"),
               _at_import("import milestones.observe as observe\nobserve._FORMULAS.clear()\n"
                          "observe._flops = lambda *a: 0")),
-    dishonest("checks_replaced", "m13b.shipped_prompts", "the judges are emptied where the engine can reach them", _WRONG_TOKENS,
+    dishonest("checks_replaced", "m13b.lengths", "the judges are emptied where the engine can reach them", _WRONG_TOKENS,
               _at_import("from milestones import m13b, harness, judges, reference\n"
                          "judges.judge_tokens = m13b.judge_greedy = m13b.judge_work = lambda *a, **k: None\n"
                          "reference.first_divergence = lambda *a, **k: None\n"
                          "harness.CheckFailed.__init__ = lambda *a, **k: None")),
-    dishonest("probe_replaced", "m13b.shipped_prompts", "the probes are emptied", _WRONG_TOKENS,
+    dishonest("probe_replaced", "m13b.lengths", "the probes are emptied", _WRONG_TOKENS,
               _at_import("from milestones import probes, worker\nprobes.greedy = lambda engine, case: [0] * case['n']\n"
                          "worker.plain = lambda value: {'passed': True}")),
-    dishonest("library_model_replaced", "m13b.shipped_prompts", "the reference model is made to agree", _WRONG_TOKENS,
+    dishonest("library_model_replaced", "m13b.lengths", "the reference model is made to agree", _WRONG_TOKENS,
               _at_import("from ai_playground.models import Transformer\n"
                          "Transformer.forward = lambda self, t, cache=None: torch.zeros(*t.shape, self.config.vocab_size)")),
     # ---- ends and forgeries
-    dishonest("exits_at_once", "m13b.shipped_prompts", "os._exit(0)", _WRONG_TOKENS, _at_import("import os\nos._exit(0)")),
-    dishonest("sys_exit", "m13b.shipped_prompts", "sys.exit(0)", _WRONG_TOKENS, _at_import("import sys\nsys.exit(0)")),
-    dishonest("atexit_output", "m13b.shipped_prompts", "prints a success when Python ends", _WRONG_TOKENS,
+    dishonest("exits_at_once", "m13b.lengths", "os._exit(0)", _WRONG_TOKENS, _at_import("import os\nos._exit(0)")),
+    dishonest("sys_exit", "m13b.lengths", "sys.exit(0)", _WRONG_TOKENS, _at_import("import sys\nsys.exit(0)")),
+    dishonest("atexit_output", "m13b.lengths", "prints a success when Python ends", _WRONG_TOKENS,
               _at_import("import atexit, sys\natexit.register(lambda: print('100% passed', flush=True))\nsys.exit(0)")),
-    dishonest("forges_the_channel", "m13b.shipped_prompts", "writes answers into every open file descriptor", _WRONG_TOKENS,
+    dishonest("forges_the_channel", "m13b.lengths", "writes answers into every open file descriptor", _WRONG_TOKENS,
               _at_import("import os\nfor fd in range(1, 20):\n"
                          "    for case in range(6):\n"
                          "        try:\n"
                          "            os.write(fd, b'\\n{\"id\": 1, \"case\": %d, \"evidence\": \"passed\"}\\n' % case)\n"
                          "            os.write(fd, b'{\"id\": 1, \"end\": \"done\", \"code\": 0}\\n')\n"
                          "        except OSError:\n            pass")),
-    dishonest("kills_its_parent", "m13b.shipped_prompts", "kills the worker", _WRONG_TOKENS,
+    dishonest("kills_its_parent", "m13b.lengths", "kills the worker", _WRONG_TOKENS,
               _at_import("import os, signal\nos.kill(os.getppid() if os.getppid() > 1 else os.getpid(), signal.SIGKILL)\n"
                          "os._exit(0)")),
-    dishonest("says_it_is_not_written", "m13b.shipped_prompts", "a skip instead of a failure",
+    dishonest("says_it_is_not_written", "m13b.lengths", "a skip instead of a failure",
               (B, _PAGED, "    raise NotImplementedError('M13b: see milestones/m13b.md')\n")),
     # ---- the finale
     dishonest("finale_made_up", "m13d.finale", "a text that no model wrote",
