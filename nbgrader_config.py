@@ -10,7 +10,18 @@ ROOT = Path(__file__).resolve().parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from grading.nbgrader_hooks import StripModules  # noqa: E402
+from nbconvert.preprocessors import ClearMetadataPreprocessor, CSSHTMLHeaderPreprocessor  # noqa: E402
+from nbconvert.preprocessors.sanitize import SanitizeHTML  # noqa: E402
+from nbgrader.preprocessors import (  # noqa: E402
+    AssignLatePenalties,
+    CheckCellMetadata,
+    GetGrades,
+    IgnorePattern,
+    LimitOutput,
+    SaveAutoGrades,
+)
+
+from grading.nbgrader_hooks import BlankHiddenTests, JudgedResults, StripModules  # noqa: E402
 from grading.release import module_stubs  # noqa: E402
 
 c = get_config()  # noqa: F821  (nbgrader defines it)
@@ -41,3 +52,17 @@ c.ClearSolutions.code_stub = {
 c.Autograde.exclude_overwriting = {
     folder.name: list(module_stubs(folder)) for folder in (ROOT / "solutions").iterdir() if folder.is_dir()
 }
+
+# Nothing of a student's is run by nbgrader: JudgedResults stands where Execute did, and brings what the sandbox gave.
+c.Autograde.autograde_preprocessors = [
+    JudgedResults,
+    IgnorePattern,
+    ClearMetadataPreprocessor,
+    LimitOutput,
+    SaveAutoGrades,
+    AssignLatePenalties,
+    CheckCellMetadata,
+]
+# Scripts in a student's text would run in formgrader and in the feedback.
+c.Autograde.sanitize_preprocessors.append(SanitizeHTML)
+c.GenerateFeedback.preprocessors = [GetGrades, BlankHiddenTests, CSSHTMLHeaderPreprocessor]

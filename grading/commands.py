@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from grading.markers import ReleaseError
 from grading.release import ROOT, regenerate, release_to, stale
@@ -12,6 +13,8 @@ from grading.release import ROOT, regenerate, release_to, stale
 def register(app: typer.Typer) -> None:
     """Add the instructor's sub-commands to the `course` command."""
     app.command()(release)
+    app.command()(grade)
+    app.command()(gradescope)
 
 
 def release(
@@ -40,3 +43,44 @@ def release(
     except ReleaseError as error:
         typer.echo(f"Refused, and nothing was written.\n{error}", err=True)
         raise typer.Exit(1) from None
+
+
+def grade(
+    inbox: Annotated[
+        Path | None,
+        typer.Argument(help="A folder with a folder, zip or tar for each student; default: what nbgrader collected."),
+    ] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Judging processes; default: one a core.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Judge unchanged submissions again.")] = False,
+    unsafe: Annotated[bool, typer.Option("--unsafe", help="Without the sandbox: student code runs as you.")] = False,
+    scheduler: Annotated[str | None, typer.Option(help="Address of a Dask scheduler whose workers judge.")] = None,
+    gradebook: Annotated[bool, typer.Option(help="Record the scores in nbgrader's gradebook.")] = True,
+    roster: Annotated[Path | None, typer.Option(help="A gradebook exported from Canvas, for names and IDs.")] = None,
+) -> None:
+    """Judge a class: results, gradebook, reports and grades.csv, below grading/work."""
+    from grading import run  # here and not above: it loads torch, which the other sub-commands do without
+    from grading.sandbox import SandboxError
+    from milestones.harness import WorkerBroken
+
+    console = Console()
+    try:
+        done = run.grade(
+            inbox or run.SUBMITTED, jobs=jobs or run.default_jobs(), force=force, unsafe=unsafe, scheduler=scheduler,
+            console=console,
+        )  # fmt: skip
+        run.publish(done, gradebook=gradebook, roster=roster, console=console)
+    except (SandboxError, WorkerBroken, ValueError) as error:
+        typer.echo(f"Nothing was graded.\n{error}", err=True)
+        raise typer.Exit(1) from None
+    if done.errors:
+        raise typer.Exit(1)
+
+
+def gradescope(
+    out: Annotated[Path, typer.Option(help="The zip to write.")] = Path("autograder.zip"),
+) -> None:
+    """Build the zip that Gradescope takes as a programming assignment's autograder."""
+    from grading.gradescope import build
+
+    names = build(out)
+    typer.echo(f"{out}: {len(names)} files. Upload it under Configure Autograder, with Ubuntu 22.04 or later.")

@@ -106,7 +106,7 @@ def judge(submission: Submission, sandbox: Sandbox) -> dict[str, Any]:
                 for unit in units()
             }
     used = worker.group.used if hasattr(worker, "group") else {}
-    figures = judged["m13d"].pop("figures")
+    figures = [shown for unit in judged.values() if (shown := unit.pop("figures"))]
     return {
         "format": FORMAT,
         "student": submission.student,
@@ -119,7 +119,7 @@ def judge(submission: Submission, sandbox: Sandbox) -> dict[str, Any]:
         "seconds": round(time.monotonic() - start, 2),
         "cpu_seconds": round(used["cpu_ns"] / 1e9, 2) if "cpu_ns" in used else None,
         "peak_mib": used["peak_bytes"] // 2**20 if "peak_bytes" in used else None,
-        "figures": figures,
+        "figures": figures[0] if figures else None,
         "judged_at": time.time(),
     }
 
@@ -157,7 +157,7 @@ def _judge_unit(unit: Unit, where: Path, worker: Worker) -> dict[str, Any]:
                 }
             )
     earned = {kind: sum(check["points"] for check in checks) for kind, checks in parts.items()}
-    judged = {
+    return {
         "score": round(min(earned["visible"] + earned["hidden"], unit.points), 2),
         "of": unit.points,
         "visible_points": round(earned["visible"], 2),
@@ -165,8 +165,8 @@ def _judge_unit(unit: Unit, where: Path, worker: Worker) -> dict[str, Any]:
         "hidden_points": round(earned["hidden"], 2),
         "hidden_of": round(unit.points * (1 - share), 2),
         **parts,
+        "figures": figures,
     }
-    return judged | ({"figures": figures} if unit.name == "m13d" else {})
 
 
 def _cannot_import(unit: Unit, where: Path, worker: Worker) -> Result | None:
@@ -273,7 +273,11 @@ def judge_class(
                         if following is None:
                             break
                         on_start(following[0].student)
-                        flying[executor.submit(judge_here, following[0], unsafe)] = following
+                        try:
+                            flying[executor.submit(judge_here, following[0], unsafe)] = following
+                        except BrokenExecutor:
+                            again.append(following)
+                            raise
                     if not flying:
                         return
                     for future in wait(flying, return_when=FIRST_COMPLETED).done:
@@ -344,6 +348,6 @@ def check_reference(result: dict[str, Any]) -> None:
     ]
     if failed:
         raise SandboxError(
-            f"expected the solution to get {result['of']:g} points before a class is graded; found "
-            f"{result['score']:g}. These checks failed: {', '.join(failed)}. Is this machine too busy, or a check or the workspace broken?"
+            f"expected the solution to get {result['of']:g} points before anybody; found {result['score']:g}. "
+            f"Failed: {', '.join(failed)}. Is this machine too busy, or the workspace or a check broken?"
         )

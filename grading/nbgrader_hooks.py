@@ -1,8 +1,12 @@
 """What `nbgrader_config.py` plugs into nbgrader."""
 
+import re
 from pathlib import Path
+from typing import Any
 
+from nbformat.v4 import new_output
 from nbgrader.preprocessors import NbGraderPreprocessor
+from nbgrader.utils import is_grade
 
 from grading.release import check_cells, module_stubs
 
@@ -31,4 +35,73 @@ class StripModules(NbGraderPreprocessor):
                 path.unlink()
         for name, text in stubs.items():
             (destination / name).write_text(text, encoding="utf-8", newline="\n")
+        return nb, resources
+
+
+class JudgedResults(NbGraderPreprocessor):
+    """Give each graded cell what the class grader found, in the place of running the notebook.
+
+    nbgrader would run a student's cells as the instructor, in the process that also grades them. Here nothing of a
+    student's runs: the results come from `grading/work/results`, and a submission that has none yet, or has changed
+    since, is judged now, in the sandbox. A failure raises, and nbgrader records no score.
+    """
+
+    def preprocess(self, nb, resources):
+        result = judged(resources["nbgrader"]["student"])
+        for cell in nb.cells:
+            if cell.cell_type == "code":
+                cell.outputs, cell.execution_count = [], None
+            if is_grade(cell):
+                unit = result["units"][cell.metadata.nbgrader.grade_id.removeprefix("test_")]
+                points = min(max(float(unit["score"]), 0.0), float(cell.metadata.nbgrader.points))
+                cell.outputs = [
+                    new_output("stream", name="stdout", text=unit_report(unit) + "\n"),
+                    # nbgrader takes a plain float that is the cell's value as partial credit.
+                    new_output("execute_result", data={"text/plain": repr(points)}, execution_count=1),
+                ]
+        return nb, resources
+
+
+def judged(student: str) -> dict[str, Any]:
+    """The result of what `student` has in nbgrader's `submitted` folder.
+
+    Raises:
+        SandboxError: it had to be judged first, and there is no sandbox.
+    """
+    from grading import run
+    from grading.grade import Results, judge_here, key_of
+    from grading.intake import take_in
+
+    submission = take_in(student, run.SUBMITTED / student / run.ASSIGNMENT)
+    results = Results()
+    earlier = results.read(student)
+    # A run with --unsafe was the instructor's decision; its results count.
+    if earlier and earlier.get("key") == key_of(submission, earlier["unsafe"]):
+        return earlier
+    result = judge_here(submission, False)
+    results.write(result)
+    return result
+
+
+def unit_report(unit: dict[str, Any]) -> str:
+    """What a student reads about one milestone or cell, in plain text; of hidden checks only their points."""
+    lines = [f"{unit['score']:g} of {unit['of']:g} points"]
+    for check in unit["visible"]:
+        lines.append(f"  {check['name']}: {check['status'].replace('_', ' ')}")
+        if check["status"] != "passed" and check["message"]:
+            lines += [f"    {line}" for line in check["message"].splitlines()]
+    if unit["hidden_of"]:
+        lines.append(f"  hidden checks: {unit['hidden_points']:g} of {unit['hidden_of']:g} points")
+    return "\n".join(lines)
+
+
+_HIDDEN = re.compile(r"### BEGIN HIDDEN TESTS.*?(### END HIDDEN TESTS|\Z)", re.DOTALL)
+
+
+class BlankHiddenTests(NbGraderPreprocessor):
+    """Take the hidden tests out of what goes back to students (github.com/jupyter/nbgrader/issues/917)."""
+
+    def preprocess(self, nb, resources):
+        for cell in nb.cells:
+            cell.source = _HIDDEN.sub("# The grader's own cases ran here.", cell.source)
         return nb, resources

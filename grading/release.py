@@ -28,7 +28,15 @@ TREES = {"solutions/m13": "assignments/m13", "solutions/p3_kv_serve": "projects/
 # Folders that hold nothing but generated files: what else is found there is out of date.
 GENERATED_FOLDERS = ("assignments",)
 # The instructor's half. Tests that need any of it live in tests/instructor.
-INSTRUCTOR = ("solutions", "grading", "nbgrader_config.py", "tests/instructor", "tests/engines", ".ci")
+INSTRUCTOR = (
+    "solutions",
+    "grading",
+    "nbgrader_config.py",
+    "docs/instructor.md",
+    "tests/instructor",
+    "tests/engines",
+    ".ci",
+)
 MANIFEST = ".course-release.json"
 
 _CACHES = {"__pycache__", ".ipynb_checkpoints"}

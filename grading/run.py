@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
 
 from grading.grade import WORK, Results, check_reference, judge_class, key_of, local_pool, reference_submission
 from grading.intake import Submission, find_submissions, take_in
@@ -104,6 +106,63 @@ def grade(
             progress.advance(task)
             show()
     return run
+
+
+def publish(run: Run, *, gradebook: bool, roster: Path | None, console: Console) -> None:
+    """Gradebook, reports and grades.csv for everybody who has a result.
+
+    Raises:
+        ValueError: a roster that is none.
+    """
+    from grading import gradebook as book
+    from grading import report
+
+    results = Results()
+    everybody = [result for student in sorted([*run.judged, *run.unchanged]) if (result := results.read(student))]
+    scores = {result["student"]: result["score"] for result in everybody}
+    if gradebook:
+        with _progress(console) as progress:
+            task = progress.add_task("gradebook", total=len(everybody))
+            known = book.scores()
+            missing = [student for student in run.unchanged if student not in known]
+            progress.update(task, total=len(run.judged) + len(missing))
+            failures = book.record([*run.judged, *missing], lambda student: progress.advance(task))
+        for student, why in failures.items():
+            console.print(f"[red]{student} is judged, but not in the gradebook:[/] {why}", highlight=False)
+        scores |= {student: score for student, score in book.scores().items() if student in scores}
+    with console.status("similarities and reports"):
+        folders = {result["student"]: SUBMITTED / result["student"] / ASSIGNMENT for result in everybody}
+        similar = report.similarities(folders) if len(folders) > 1 else []
+        report.write_reports(WORK / "reports", everybody, run.errors, similar)
+    table = report.grades_csv(
+        scores, everybody[0]["of"] if everybody else 0, roster.read_text(encoding="utf-8") if roster else None
+    )
+    (WORK / "grades.csv").write_text(table, encoding="utf-8")
+    console.print(_table(everybody, scores))
+    for student, why in run.errors.items():
+        console.print(f"[red]{student} was not judged and has no score:[/] {why}", highlight=False)
+    console.print(
+        f"{len(run.judged)} judged, {len(run.unchanged)} unchanged, {len(run.errors)} not judged. "
+        f"Reports: {WORK / 'reports' / 'index.html'}   Grades: {WORK / 'grades.csv'}",
+        soft_wrap=True,
+    )
+
+
+def _table(results: list[dict[str, Any]], scores: dict[str, float]) -> Table:
+    names = list(results[0]["units"]) if results else []
+    chapter = [name for name in names if not name.startswith("m13")]
+    table = Table(
+        "student", *(["chapter"] if chapter else []), *(n for n in names if n not in chapter), "score", "s", "notes"
+    )
+    for result in results:
+        units = result["units"]
+        cells = [f"{sum(units[name]['score'] for name in chapter):g}"] if chapter else []
+        cells += [f"{units[name]['score']:g}" for name in names if name not in chapter]
+        notes = "; ".join(result["notes"])
+        table.add_row(
+            result["student"], *cells, f"{scores[result['student']]:g}", f"{result['seconds']:.0f}", escape(notes[:60])
+        )
+    return table
 
 
 def store(submission: Submission, path: Path, submitted: Path = SUBMITTED) -> None:

@@ -1,0 +1,95 @@
+"""From results to nbgrader's gradebook, by nbgrader itself, one student after another: one writer, no lock trouble."""
+
+import contextlib
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from nbgrader.api import MissingEntry
+
+from ai_playground.workspace import repo_root
+from grading.run import ASSIGNMENT
+
+
+def nbgrader_api(root: Path | None = None) -> Any:
+    """nbgrader's API with this course's settings."""
+    from nbgrader.apps import NbGrader
+    from nbgrader.apps.api import NbGraderAPI
+
+    root = root or repo_root()
+    own = str(Path(sys.executable).parent)  # nbgrader calls alembic by its name
+    if own not in os.environ["PATH"].split(os.pathsep):
+        os.environ["PATH"] = own + os.pathsep + os.environ["PATH"]
+    with contextlib.chdir(root):
+        app = NbGrader()
+        app.config_file_paths  # noqa: B018  nbgrader looks for its settings in the current folder
+        app.load_config_file()
+    api = NbGraderAPI(config=app.config)
+    api.log.setLevel(logging.ERROR)
+    return api
+
+
+def record(students: Iterable[str], on_done: Callable[[str], None] = lambda student: None) -> dict[str, str]:
+    """Autograde students whose results are on disk; manual grades, comments and penalties in the gradebook stay.
+
+    Returns:
+        What went wrong, by student; empty if nothing did.
+    """
+    errors: dict[str, str] = {}
+    previous = Path.cwd()
+    os.chdir(repo_root())  # nbgrader's folders are relative to it
+    try:
+        api = nbgrader_api()
+        if problem := _assignment(api):
+            return dict.fromkeys(students, problem)
+        for student in students:
+            done = api.autograde(ASSIGNMENT, student, force=True, create=True)
+            if not done["success"]:
+                errors[student] = _last_lines(done)
+            on_done(student)
+    finally:
+        os.chdir(previous)
+    return errors
+
+
+def feedback(students: Iterable[str]) -> dict[str, str]:
+    """nbgrader's own HTML feedback for the autograded submissions; returns what went wrong, by student."""
+    previous = Path.cwd()
+    os.chdir(repo_root())
+    try:
+        api = nbgrader_api()
+        done = {student: api.generate_feedback(ASSIGNMENT, student, force=True) for student in students}
+        return {student: _last_lines(result) for student, result in done.items() if not result["success"]}
+    finally:
+        os.chdir(previous)
+
+
+def _assignment(api: Any) -> str:
+    """Make sure that the gradebook has the assignment as it is released now; what went wrong, if anything did."""
+    names = {path.stem for path in (repo_root() / "solutions" / ASSIGNMENT).glob("*.ipynb")}
+    with contextlib.suppress(MissingEntry), api.gradebook as gradebook:
+        if {notebook.name for notebook in gradebook.find_assignment(ASSIGNMENT).notebooks} == names:
+            return ""
+    done = api.generate_assignment(ASSIGNMENT, force=True)
+    return "" if done["success"] else f"nbgrader generate_assignment failed: {_last_lines(done)}"
+
+
+def _last_lines(done: dict[str, Any]) -> str:
+    text = str(done.get("error") or done.get("log") or "no reason given").strip()
+    return "\n".join(text.splitlines()[-6:])
+
+
+def scores() -> dict[str, float]:
+    """Each student's score in the gradebook: with manual grades and late penalties; empty if there is no gradebook."""
+    previous = Path.cwd()
+    os.chdir(repo_root())
+    try:
+        with contextlib.suppress(MissingEntry), nbgrader_api().gradebook as gradebook:
+            found = gradebook.assignment_submissions(ASSIGNMENT)
+            return {s.student.id: max(0.0, s.score - (s.late_submission_penalty or 0.0)) for s in found}
+        return {}
+    finally:
+        os.chdir(previous)

@@ -1,0 +1,171 @@
+"""The whole way, in a copy of the checkout: `course grade`, nbgrader's own commands, reports, a second run."""
+
+import csv
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ai_playground.workspace import repo_root
+from tests.instructor.hostile import NOTEBOOK, B, Student, graded, instead, modules, notebook
+
+pytestmark = pytest.mark.skipif(
+    not sys.platform.startswith("linux") or not shutil.which("bwrap"), reason="needs Linux and bubblewrap"
+)
+
+# The machinery is what is tried here, so a few quick checks stand for all.
+KEPT = ("m13a.shipped_model", "m13b.shipped_prompts", "m13b.refusals", "m13c.refusals")
+FEW = f"\nCHECKS = tuple(c for c in CHECKS if c.name in {KEPT}) or CHECKS[:1]\n"
+
+
+class Checkout:
+    """A copy in which commands run as in the real one."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root = folder / "checkout"
+        skipped = shutil.ignore_patterns("__pycache__", "work", "*.partial")
+        for name in ("src", "milestones", "solutions", "assignments", "checkpoints", "grading"):
+            shutil.copytree(repo_root() / name, self.root / name, ignore=skipped)
+        for name in ("nbgrader_config.py", "pyproject.toml"):
+            shutil.copy(repo_root() / name, self.root)
+        for name in ("m13a", "m13b", "m13c"):
+            with (self.root / "milestones" / f"{name}.py").open("a") as file:
+                file.write(FEW)
+        hidden = self.root / "solutions" / "m13" / "hidden.py"
+        hidden.write_text(f"{hidden.read_text()}\nHIDDEN = {{k: v[:2] for k, v in HIDDEN.items() if k in {KEPT}}}\n")
+        self.work = self.root / "grading" / "work"
+        self.inbox = folder / "inbox"
+        self.inbox.mkdir()
+        os.chmod(folder, 0o755)
+
+    def run(self, *arguments: str, code: int = 0) -> str:
+        env = os.environ | {
+            "PYTHONPATH": f"{self.root}:{self.root / 'src'}", "OMP_NUM_THREADS": "1", "COLUMNS": "160",
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "COURSE_WORKSPACE": str(self.root / "checkpoints" / "myllm"),
+        }  # fmt: skip
+        program = ["-m", "nbgrader"] if arguments[0] == "nbgrader" else ["-c", "from course.cli import main; main()"]
+        done = subprocess.run(
+            [sys.executable, *program, *arguments[1:]],
+            cwd=self.root,
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    def scores(self) -> dict[str, float]:
+        with (self.work / "grades.csv").open() as file:
+            rows = list(csv.reader(file))
+        assert rows[0] == ["Student", "ID", "SIS User ID", "SIS Login ID", "Section", "M13 mini vLLM"]
+        assert rows[1][0].strip() == "Points Possible"
+        return {row[3]: float(row[5]) for row in rows[2:]}
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
+    """A graded class of five."""
+    checkout = Checkout(tmp_path_factory.mktemp("cycle"))
+    right = {path.name: path.read_text() for path in (repo_root() / "solutions" / "m13").glob("m13*.py")}
+    for student in (
+        Student("right", files=right),
+        Student("copycat", files=right),
+        Student("untouched"),
+        Student("script", files=modules(instead("raise RuntimeError('<script>alert(1)</script>')"))),
+        Student("repeated", files=modules(B, **{NOTEBOOK: notebook(lambda cells: cells.extend(graded(cells)))})),
+    ):
+        student.hand_in(checkout.inbox)
+    checkout.printed = checkout.run("course", "grade", str(checkout.inbox), "--jobs", "2")
+    return checkout
+
+
+def test_the_class_is_graded(checkout: Checkout) -> None:
+    scores = checkout.scores()
+    assert scores["right"] == scores["copycat"] > scores["repeated"] > scores["script"] > scores["untouched"] == 0
+    results = {path.stem: json.loads(path.read_text()) for path in (checkout.work / "results").glob("*.json")}
+    assert {student: result["score"] for student, result in results.items()} == scores
+    assert results["right"]["score"] == results["right"]["of"]
+    assert "5 judged, 0 unchanged, 0 not judged" in checkout.printed
+
+
+def test_reports_say_what_happened_and_nothing_hidden(checkout: Checkout) -> None:
+    reports = checkout.work / "reports"
+    page = (reports / "script" / "report.html").read_text()
+    assert "&lt;script&gt;alert(1)" in page and "<script" not in page
+    assert "hidden checks" in (reports / "script" / "report.txt").read_text()
+    index = (reports / "index.html").read_text()
+    assert (reports / "class.png").read_bytes().startswith(b"\x89PNG")
+    assert "copycat" in index.split("Similar files")[1] and "right" in index.split("Similar files")[1]
+    results = json.loads((checkout.work / "results" / "script.json").read_text())
+    secret = [c["message"] for u in results["units"].values() for c in u["hidden"] if c["message"]]
+    assert secret
+    for message in secret:
+        case = message.split("input:")[1].splitlines()[0].strip()
+        assert not case or case not in page
+
+
+def test_a_second_run_judges_only_what_changed(checkout: Checkout) -> None:
+    before = (checkout.work / "results" / "right.json").read_bytes()
+    (checkout.inbox / "untouched" / "m13a_load_model.py").write_text(modules(None)["m13a_load_model.py"])
+    printed = checkout.run("course", "grade", str(checkout.inbox))
+    assert "1 judged, 4 unchanged" in printed
+    assert (checkout.work / "results" / "right.json").read_bytes() == before
+    assert checkout.scores()["untouched"] > 0
+
+
+def test_the_gradebook_keeps_what_was_graded_by_hand(checkout: Checkout) -> None:
+    code = """
+import sys
+from nbgrader.api import Gradebook
+with Gradebook(sys.argv[1]) as book:
+    grade = book.find_grade("test_m13a", "milestones", "m13", "script")
+    if sys.argv[2] == "set":
+        grade.manual_score, grade.extra_credit = 3.0, 0.5
+        book.db.commit()
+    print(grade.manual_score, grade.auto_score, book.find_submission("m13", "script").score)
+"""
+    url = f"sqlite:///{checkout.work / 'gradebook.db'}"
+    by_hand = [sys.executable, "-c", code, url]
+    subprocess.run([*by_hand, "set"], check=True, capture_output=True)
+    checkout.run("nbgrader", "autograde", "m13", "--student", "script", "--force")
+    done = subprocess.run([*by_hand, "get"], check=True, capture_output=True, text=True)
+    assert done.stdout.split()[0] == "3.0"
+
+
+def test_feedback_and_export_by_nbgrader(checkout: Checkout) -> None:
+    checkout.run("nbgrader", "generate_feedback", "m13")
+    pages = list((checkout.work / "feedback").rglob("*.html"))
+    assert len(pages) >= 5
+    for page in pages:
+        text = page.read_text()
+        assert "BEGIN HIDDEN" not in text and "hidden_chapter" not in text and "solutions" not in text, page
+    text = (checkout.work / "feedback" / "script" / "m13" / "milestones.html").read_text()
+    assert "&lt;script&gt;alert(1)" in text and "<script>alert(1)" not in text
+    checkout.run("nbgrader", "export", "--to", str(checkout.work / "export.csv"))
+    with (checkout.work / "export.csv").open() as file:
+        exported = {row["student_id"]: float(row["score"]) for row in csv.DictReader(file)}
+    assert exported["right"] == checkout.scores()["right"]
+
+
+def test_release_fetch_submit_collect_grade(checkout: Checkout) -> None:
+    checkout.run("nbgrader", "generate_assignment", "m13", "--force")
+    checkout.run("nbgrader", "release_assignment", "m13", "--force")
+    user = subprocess.run(["id", "-un"], capture_output=True, text=True).stdout.strip()
+    shutil.rmtree(checkout.root / "m13", ignore_errors=True)
+    checkout.run("nbgrader", "fetch_assignment", "m13")
+    assert "NotImplementedError" in (checkout.root / "m13" / "m13b_greedy.py").read_text()
+    (checkout.root / "m13" / "m13b_greedy.py").write_text(B)
+    checkout.run("nbgrader", "submit", "m13")
+    checkout.run("nbgrader", "collect", "m13")
+    printed = checkout.run("course", "grade")
+    assert "1 judged" in printed
+    result = json.loads((checkout.work / "results" / f"{user}.json").read_text())
+    # M13a was handed in as its stub, and M13b's shipped prompts need it.
+    assert 0 < result["units"]["m13b"]["score"] < result["units"]["m13b"]["of"]
+    assert result["units"]["m13a"]["score"] == 0
