@@ -8,7 +8,10 @@ import typer
 
 def train(
     quick: Annotated[
-        bool, typer.Option("--quick", help="A third of the steps: a first model in under 3 minutes.")
+        bool,
+        typer.Option(
+            "--quick", help="A third of the steps: a first model in under 3 minutes; it still mixes up names."
+        ),
     ] = False,
     data: Annotated[Path | None, typer.Option(help="A UTF-8 text file to train on instead of the stories.")] = None,
     workspace: Annotated[
