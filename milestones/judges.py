@@ -104,14 +104,14 @@ def likely_cause(
     """The mistake that explains the tokens, or else what the place of the first wrong one points to."""
     if output[: len(prompt)] == prompt and at < len(prompt):
         return "the prompt is in it: return only what is new"
+    replayed = explain_tokens(model, prompt, output, at, block_size)
+    if replayed:
+        return f"{replayed} {REPLAYED}"
     right = greedy(model, prompt, at + 6)
     if len(output) > at + 2 and output[: at + 5] == right[1 : at + 6][: len(output)]:
         return "the prefill's token is missing: the prefill makes the first new token already"
     if len(output) > 2 and output[0] == right[0] and output[1 : at + 6] == right[: len(output[1 : at + 6])]:
         return "the first new token comes twice: it is made by the prefill, and the first decode step makes the second"
-    replayed = explain_tokens(model, prompt, output, at, block_size)
-    if replayed:
-        return f"{replayed} {REPLAYED}"
     for length in range(2, at + 1):
         if output[at : at + length] == output[at - length : at] and len(output[at : at + length]) == length:
             return "a run of tokens comes twice: what was made before a preemption is counted again after it"
@@ -125,7 +125,7 @@ def likely_cause(
     if at == 1:
         return (
             "the first decode step: the position of the new token, the token that is fed in, or which keys and values "
-            "it attends to"
+            "it attends to (each layer has its own)"
         )
     if (len(prompt) + at - 1) % block_size == 0:
         return (

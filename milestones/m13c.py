@@ -32,11 +32,11 @@ def judge_serve(case: dict[str, Any], evidence: Any) -> None:
 
     requests = [prompt_ids(prompt) for prompt in case["requests"]]
     report = evidence["report"]
+    if evidence.get("stopped"):
+        raise _never_ended(case, requests, evidence.get("lookups"))
     if type(report) is not dict or "not_plain" in report:
         found = "None" if report is None else str(report)[:100]
         raise CheckFailed("a report: a dict with completed, preemptions, outputs, steps and history", found)
-    if report.get("stopped"):
-        raise _never_ended(case, requests, evidence.get("lookups"))
     _judge_outputs(case, requests, report.get("outputs"), evidence.get("lookups"))
     _judge_report(case, requests, report)
     if evidence.get("requests_after") != requests:
@@ -500,6 +500,17 @@ CHECKS = (
         read=READ,
     ),
     Check(
+        name="m13c.continuous",
+        claim="continuous batching takes fewer steps than static batching for the same tokens",
+        probe=probes.serve_both,
+        cases=(
+            random_case([5 + index % 7 for index in range(20)], 8, 32, 96, 16, eos_id=EOS, no_preemption=True)
+            | {"label": f"20 requests that end at different times (eos_id={EOS}), batches of 8"},
+        ),
+        judge=judge_static,
+        read=READ,
+    ),
+    Check(
         name="m13c.tight_pool",
         claim="preemption changes nothing, however often and whenever it strikes the same request",
         probe=probes.serve,
@@ -550,17 +561,6 @@ CHECKS = (
         judge=judge_serve,
         read=READ,
         limit=40.0,
-    ),
-    Check(
-        name="m13c.continuous",
-        claim="continuous batching takes fewer steps than static batching for the same tokens",
-        probe=probes.serve_both,
-        cases=(
-            random_case([5 + index % 7 for index in range(20)], 8, 32, 96, 16, eos_id=EOS, no_preemption=True)
-            | {"label": f"20 requests that end at different times (eos_id={EOS}), batches of 8"},
-        ),
-        judge=judge_static,
-        read=READ,
     ),
     Check(
         name="m13c.first_come_first_served",

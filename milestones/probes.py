@@ -138,13 +138,16 @@ def serve(engine: Engine, case: dict[str, Any]) -> dict[str, Any]:
         if watch:
             seen = Observer(options["model"]) if watch == "memory" else TokenLog(options.get("model"))
             stack.enter_context(seen)
+        stopped = False
         try:
             with _patience(SERVE_SECONDS):
                 report = engine.serve(requests, case["max_new"], case.get("block_budget"), **options)
         except OutOfPatience:
-            report = {"stopped": True}
+            report = None
+            stopped = True
     return {
         "report": report,
+        "stopped": stopped,
         "requests_after": requests,  # a prompt that the engine wrote into shows
         "lookups": seen.calls if seen else None,
         "memory": seen.memory if watch == "memory" else None,

@@ -61,9 +61,17 @@ def error_of(error: BaseException, engine: Path) -> dict[str, Any]:
         "type": type(error).__name__,
         "message": _short(error, 2_000),
         "traceback": lines[-12:],
-        "not_written": isinstance(error, NotImplementedError),
+        "not_written": isinstance(error, NotImplementedError) and _raised_by_hand(frames),
         "engine": folder,
     }
+
+
+def _raised_by_hand(frames: traceback.StackSummary) -> bool:
+    """Whether the error is a stub's own: PyTorch raises NotImplementedError too, for what an operator cannot do."""
+    last = frames[-1] if frames else None
+    if last is None or not last.line:
+        return True  # no source to look at
+    return "site-packages" not in last.filename and "NotImplementedError" in last.line
 
 
 def run_request(request: dict[str, Any], channel: TextIO) -> None:
@@ -78,8 +86,10 @@ def run_request(request: dict[str, Any], channel: TextIO) -> None:
     faulthandler.dump_traceback_later(0.8 * request["limit"], file=2)
     for index, case in enumerate(request["cases"]):
         answer: dict[str, Any] = {"id": request["id"], "case": index}
+        stopped = False
         try:
-            answer["evidence"] = plain(probe(engine, case))
+            answer["evidence"] = evidence = plain(probe(engine, case))
+            stopped = isinstance(evidence, dict) and evidence.get("stopped") is True
         except BaseException as error:  # SystemExit and KeyboardInterrupt are the student's doing too
             answer["error"] = error_of(error, engine_path)
         line = json.dumps(answer)
@@ -88,6 +98,8 @@ def run_request(request: dict[str, Any], channel: TextIO) -> None:
             line = json.dumps({"id": request["id"], "case": index, "error": found | {"traceback": []}})
         channel.write(line + "\n")
         channel.flush()
+        if stopped:  # the engine never ended; the other inputs would only cost the same time again
+            break
     faulthandler.cancel_dump_traceback_later()
 
 

@@ -149,7 +149,7 @@ GREEDY = (
     wrong("mask_one_short", "m13b.lengths", "see itself", "a token sees itself",
           (B, _MASK, "mask = (context < positions[..., None]).unsqueeze(1)")),
     wrong("decode_mask_one_short", "m13b.lengths", "see itself", "a token sees itself",
-          (B, _MASK, "mask = (context <= positions[..., None] - (tokens.shape[1] == 1)).unsqueeze(1)")),
+          (B, _MASK, "mask = (context <= positions[..., None] - int(tokens.shape[1] == 1)).unsqueeze(1)")),
     wrong("mask_one_too_far", "m13b.lengths", "one slot too far", "a token sees nothing behind itself",
           (B, _MASK, "mask = (context <= positions[..., None] + 1).unsqueeze(1)")),
     wrong("gqa_repeat", "m13b.lengths", "GQA", "neighbouring query heads share a key/value head",

@@ -104,6 +104,14 @@ def test_a_check_that_hangs_or_ends_python_leaves_the_others_judged(
         assert run_check(named("m13a.damaged_checkpoint"), tmp_path / "ends", worker).status == "passed"
 
 
+def test_an_error_of_torch_is_not_taken_for_an_unwritten_stub(tmp_path: Path) -> None:
+    text = "import torch\n\n\ndef greedy_paged(*a, **k):\n    return torch.ones(2, dtype=torch.bool) - True\n"
+    engine(tmp_path, m13b_greedy=text + "\n\ngreedy_reference = greedy_paged\n")
+    with Worker() as worker:
+        result = run_check(named("m13b.lengths"), tmp_path, worker)
+    assert result.status == "failed" and "m13b_greedy.py:5" in result.message
+
+
 def test_two_engines_in_one_process_do_not_mix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COURSE_FORK", "0")
     check = replace(named("m13b.lengths"), cases=named("m13b.lengths").cases[:2])
