@@ -166,11 +166,12 @@ def _recomputed_wrongly(case: dict[str, Any], prompt: list[int], output: Any, lo
     """Whether what goes through the model after a preemption is the prompt and the tokens made so far."""
     from milestones.reference import build_model, first_divergence, greedy
 
+    speaking = case["model"]["config"]["vocab_size"] - case["model"]["silent"]
     runs = []
     for tokens in lookups:
         if prompt[0] in tokens:
             start = tokens.index(prompt[0])
-            end = next((at for at in range(start + 1, len(tokens)) if tokens[at] >= _SPEAKING), len(tokens))
+            end = next((at for at in range(start + 1, len(tokens)) if tokens[at] >= speaking), len(tokens))
             runs.append(tokens[start:end])
     if len(runs) < 2:
         return ""
@@ -214,7 +215,20 @@ def _judge_report(case: dict[str, Any], requests: list[list[int]], report: dict[
             f"{report['completed']}",
             "count a request once, when it leaves with its last token",
         )
-    plain_int(report, "preemptions")
+    preemptions = plain_int(report, "preemptions")
+    if preemptions < case.get("min_preemptions", 0):
+        raise CheckFailed(
+            f"at least {case['min_preemptions']} preemption(s) in this pool",
+            f"report['preemptions'] == {preemptions}",
+            _NO_PREEMPTION + "; and count it",
+        )
+    if preemptions and case.get("no_preemption"):
+        raise CheckFailed(
+            "no preemption: the pool is large enough for everybody",
+            f"report['preemptions'] == {preemptions}",
+            "a request is preempted although blocks are free: preempt only when a block is needed and none is free, "
+            "and take back the blocks of requests that are done",
+        )
     steps, history = plain_int(report, "steps"), report.get("history")
     if type(history) is not list or len(history) != steps or not all(type(record) is dict for record in history):
         raise CheckFailed(f"report['history']: one record (a dict) a step, {steps}", f"{str(history)[:80]}")

@@ -40,6 +40,17 @@ def _prompts(lengths: list[int], name: str, seed: int) -> list[list[int]]:
     return [ids(length, OTHERS[name]["vocab_size"], 7_000 + seed * 100 + i) for i, length in enumerate(lengths)]
 
 
+_SILENT = 40  # tokens that the model never writes, so that a prompt which begins with one is seen whenever it is read
+
+
+def _seen_prompts(lengths: list[int], name: str, seed: int) -> list[list[int]]:
+    vocab_size = OTHERS[name]["vocab_size"]
+    return [
+        [vocab_size - 1 - i, *ids(length - 1, vocab_size - _SILENT, 7_000 + seed * 100 + i)]
+        for i, length in enumerate(lengths)
+    ]
+
+
 _TOKENS = [[7, 7, 0, 42, 13, 88, 1], [80, 2, 61, 5, 5, 19, 30]]
 
 _LOADING = {
@@ -82,7 +93,7 @@ _GREEDY = {
         )
         for function in BOTH
     ),
-    "m13b.shapes": tuple(
+    "m13b.shapes": (*(  # the last one for long block tables
         {
             "label": f"greedy_paged, {name}, blocks of {block_size}",
             "function": "greedy_paged",
@@ -94,6 +105,15 @@ _GREEDY = {
         for name in OTHERS
         for block_size in (2, 3, 8, 64)
     ),
+        {
+            "label": "greedy_paged, blocks of 1, 70 + 9",
+            "function": "greedy_paged",
+            "prompt": ids(70, 113, 450),
+            "n": 9,
+            "block_size": 1,
+            "model": _model("six_to_two", 24),
+        },
+    ),
     "m13b.cached_work": tuple(
         {
             "label": f"greedy_paged, {name}, {length} + {n}",
@@ -103,6 +123,28 @@ _GREEDY = {
             "model": _model(name, 25),
         }
         for name, length, n in (("wide", 41, 15), ("odd", 5, 24))
+    ),
+    "m13b.paged_memory": tuple(
+        {
+            "label": f"greedy_paged, blocks of {block_size}",
+            "function": "greedy_paged",
+            "prompt": ids(length, 173, 550 + length),
+            "n": n,
+            "block_size": block_size,
+            "model": {"config": WIDE | {"n_layers": 1, "n_heads": 6, "n_kv_heads": 6, "head_dim": 40}, "seed": 62},
+        }
+        for length, n, block_size in ((2, 5, 50), (30, 33, 12))
+    ),
+    "m13b.bfloat16": (
+        {
+            "label": "greedy_paged, bfloat16",
+            "function": "greedy_paged",
+            "prompt": ids(14, 113, 560),
+            "n": 19,
+            "block_size": 3,
+            "model": _model("six_to_two", 27) | {"dtype": "bfloat16"},
+            "tolerance": 0.1,
+        },
     ),
     "m13b.refusals": tuple(
         {"label": label, "function": function, "names": names, "model": _model("wide", 26)} | call
@@ -118,8 +160,12 @@ _GREEDY = {
 
 
 def _serve(name: str, lengths: list[int], seed: int, **case: Any) -> Case:
-    label = f"{name}, {len(lengths)} requests, {case}"
-    return {"label": label, "requests": _prompts(lengths, name, seed), "model": _model(name, 30 + seed), **case}
+    """A case that is observed, but for a tied head, which cannot keep tokens silent."""
+    label, model = f"{name}, {len(lengths)} requests, {case}", _model(name, 30 + seed)
+    if OTHERS[name].get("tie_embeddings"):
+        return {"label": label, "requests": _prompts(lengths, name, seed), "model": model, **case}
+    requests = _seen_prompts(lengths, name, seed)
+    return {"label": label, "requests": requests, "model": model | {"silent": _SILENT}, "observe": "tokens", **case}
 
 
 _SERVING = {
@@ -138,6 +184,7 @@ _SERVING = {
                max_batch=4, no_preemption=True),
         _serve("deep", [9, 2, 33, 17, 4, 64, 1, 1, 30, 12], 2, max_new=21, block_budget=900, block_size=2, max_batch=7,
                no_preemption=True),
+        _serve("deep", [1 + i % 6 for i in range(40)], 17, max_new=3, block_budget=50, block_size=4),
         _serve("odd", [50, 1, 50, 1, 50], 3, max_new=40, block_budget=300, block_size=32, max_batch=2,
                no_preemption=True),
     ),
@@ -155,21 +202,36 @@ _SERVING = {
         _serve("wide", [32, 31, 33], 11, max_new=1, block_budget=3, block_size=16),
         _serve("odd", [25, 25], 12, max_new=8, block_budget=1, block_size=32, no_preemption=True),
         _serve("odd", [92, 92, 92], 13, max_new=20, block_budget=14, block_size=8),
+        _serve("wide", [5, 11, 3, 8], 16, max_new=40, block_budget=30, block_size=8, eos_id=0),
         _serve("deep", [20], 14, max_new=124, block_budget=9, block_size=16, no_preemption=True),
+    ),
+    "m13c.block_budget": (
+        {
+            "label": "9 requests, 12 blocks of 8",
+            "requests": [[160 + i, *ids(9, 120, 950 + i)] for i in range(9)],
+            "max_new": 38,
+            "block_budget": 12,
+            "block_size": 8,
+            "model": {"config": WIDE | {"n_layers": 1, "n_heads": 6, "n_kv_heads": 6, "head_dim": 40}, "seed": 61,
+                      "silent": _SILENT},
+            "min_preemptions": 1,
+            "observe": "memory",
+        },
     ),
     "m13c.continuous": (
         _serve("six_to_two", [4 + i % 9 for i in range(15)], 15, max_new=32, block_budget=120, block_size=8,
-               max_batch=5, eos_id=99),
+               max_batch=5, eos_id=67, no_preemption=True),
     ),
     "m13c.first_come_first_served": tuple(
         {
             "label": f"first token its own, {budget} blocks of {block_size}",
             "requests": [[150 + i, *ids(length, 120, 800 + i)] for i, length in enumerate(lengths)],
+            "observe": "tokens",
             "max_new": 12,
             "block_budget": budget,
             "block_size": block_size,
             "max_batch": batch,
-            "model": _model("wide", 50),
+            "model": _model("wide", 50) | {"silent": _SILENT},
         }
         for lengths, budget, block_size, batch in (
             ([3, 40, 3, 3, 40, 3, 3], 8, 8, 3), ([1, 1, 25, 1, 25, 1, 1, 1], 15, 3, 4),

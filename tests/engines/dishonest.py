@@ -8,10 +8,8 @@ Most of them have wrong tokens at heart, so that a trick which works would show 
 from tests.engines.engine import A, B, C, D, Engine, Patch
 
 
-def dishonest(
-    name: str, fails: str, idea: str, *patches: Patch, limit: float | None = None, student_half: bool = False
-) -> Engine:
-    return Engine(name, idea, patches, fails, "", limit=limit, student_half=student_half)
+def dishonest(name: str, fails: str, idea: str, *patches: Patch, student_half: bool = False) -> Engine:
+    return Engine(name, idea, patches, fails, "", student_half=student_half)
 
 
 _PAGED = '    check_request("greedy_paged", prompt_ids, n, model.config)\n'
@@ -54,7 +52,7 @@ DISHONEST = (
                   "        self.values = torch.zeros(shape, dtype=weight.dtype, device=weight.device)\n", ""),
               (B, "context = torch.arange(block_tables.shape[1] * block_size, device=tokens.device)",
                   "context = torch.arange(int(positions.max()) + 1)")),
-    dishonest("slabs_behind_a_block_manager", "m13c.block_budget", "a contiguous slab for each request",
+    dishonest("slabs_behind_a_block_manager", "m13c.roomy_pool", "a contiguous slab for each request",
               (B, "        shape = (config.n_layers, num_blocks, block_size, config.n_kv_heads, config.head_dim)\n",
                   "        shape = (config.n_layers, 40, 64, config.n_kv_heads, config.head_dim)\n        self.owner = {}\n"),
               (B, "slots = block_tables.gather(1, positions // block_size) * block_size + positions % block_size  # (B, T)",

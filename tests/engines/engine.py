@@ -25,7 +25,6 @@ class Engine:
         fails: the check that catches it, `milestone.name`; "" for a right engine.
         says: a phrase that the failure message must have: the name of the violated idea.
         hidden: only a hidden case of that check catches it.
-        limit: seconds for a check, shorter than the check's own for an engine that hangs.
         files: a folder or file of `right/` that takes the place of modules.
         student_half: run it where the instructor's half is not there, as a student does.
     """
@@ -36,7 +35,6 @@ class Engine:
     fails: str = ""
     says: str = ""
     hidden: bool = False
-    limit: float | None = None
     files: str = ""
     student_half: bool = False
 

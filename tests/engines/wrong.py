@@ -5,8 +5,8 @@
 from tests.engines.engine import A, B, C, D, Engine, Patch
 
 
-def wrong(name: str, fails: str, says: str, idea: str, *patches: Patch, limit: float | None = None) -> Engine:
-    return Engine(name, idea, patches, fails, says, limit=limit)
+def wrong(name: str, fails: str, says: str, idea: str, *patches: Patch) -> Engine:
+    return Engine(name, idea, patches, fails, says)
 
 
 def hidden(name: str, fails: str, says: str, idea: str, *patches: Patch) -> Engine:
@@ -404,12 +404,12 @@ FINALE = (
 HIDDEN = (
     hidden("end_token_zero", "m13c.edges", "end token", "token 0 can be the end token",
            (C, "        self.eos_id = eos_id\n", "        self.eos_id = eos_id or None\n")),
-    hidden("long_table_cut", "m13b.lengths", "", "tables may be long",
-           (B, "torch.tensor([manager.tables[0]], device=device)", "torch.tensor([manager.tables[0][:100]], device=device)")),
+    hidden("long_table_cut", "m13b.shapes", "", "tables may be long",
+           (B, "torch.tensor([manager.tables[0]], device=device)", "torch.tensor([manager.tables[0][:40]], device=device)")),
     hidden("deep_models_cut", "m13b.shapes", "", "every layer counts",
-           (B, "for index, layer in enumerate(model.layers):", "for index, layer in enumerate(model.layers[:6]):")),
+           (B, "for index, layer in enumerate(model.layers):", "for index, layer in enumerate(model.layers[:4]):")),
     hidden("many_requests_cut", "m13c.roomy_pool", "", "any number of requests",
-           (C, "    sequences = [", "    requests = requests[:64]\n    sequences = [")),
+           (C, "    sequences = [", "    requests = requests[:32]\n    sequences = [")),
 )  # fmt: skip
 
 WRONG = LOADING + GREEDY + SERVING + FINALE + HIDDEN
