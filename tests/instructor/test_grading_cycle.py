@@ -36,7 +36,7 @@ class Checkout:
             with (self.root / "milestones" / f"{name}.py").open("a") as file:
                 file.write(FEW)
         hidden = self.root / "solutions" / "m13" / "hidden.py"
-        hidden.write_text(f"{hidden.read_text()}\nHIDDEN = {{k: v[:2] for k, v in HIDDEN.items() if k in {KEPT}}}\n")
+        hidden.write_text(f"{hidden.read_text()}\nHIDDEN = {{k: v for k, v in HIDDEN.items() if k in {KEPT}}}\n")
         self.work = self.root / "grading" / "work"
         self.inbox = folder / "inbox"
         self.inbox.mkdir()
