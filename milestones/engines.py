@@ -1,8 +1,9 @@
-"""Finding an engine: the four modules of a folder, or the one `serve_myllm.py` of a workspace."""
+"""Finding an engine: the modules of a folder, or the one `serve_myllm.py` of a workspace."""
 
 import importlib
 import importlib.util
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,28 +16,47 @@ MODULES = {
     "greedy_paged": "m13b_greedy",
     "serve": "m13c_serve",
     "finale": "m13d_finale",
+    "generate_full": "kv_generate",
+    "generate_cached": "kv_generate",
+    "top_p_sample": "kv_generate",
 }
 
 
-def engine_path(name: str) -> Path:
-    """Where an engine lives: `assignments` is the student's own, `solutions` the reference; or any path.
+@dataclass(frozen=True)
+class Assignment:
+    """Where an assignment's parts are, from the repository's root."""
+
+    student: str  # the student's own engine
+    reference: str
+    tests: str  # what `uv run pytest` takes to run its checks
+
+
+ASSIGNMENTS = {
+    "m13": Assignment("checkpoints/myllm/src/serve_myllm.py", "solutions/m13", "tests/milestones"),
+    "p3": Assignment("projects/p3_kv_serve", "solutions/p3_kv_serve", "projects/p3_kv_serve"),
+}
+
+
+def engine_path(name: str, assignment: str = "m13") -> Path:
+    """Where an engine of an assignment lives: `assignments` is the student's own, `solutions` the reference; or any
+    path.
 
     Raises:
         ValueError: nothing is there.
     """
-    known = {
-        "assignments": repo_root() / "checkpoints" / "myllm" / "src" / "serve_myllm.py",
-        "solutions": repo_root() / "solutions" / "m13",
-    }
+    parts = ASSIGNMENTS[assignment]
+    known = {"assignments": repo_root() / parts.student, "solutions": repo_root() / parts.reference}
     path = known.get(name, Path(name))
     if not path.exists():
-        raise ValueError(f"no engine {name!r}: {path} does not exist; known engines are {available_engines()}")
+        here = available_engines(assignment)
+        raise ValueError(f"no engine {name!r}: {path} does not exist; known engines are {here}")
     return path
 
 
-def available_engines() -> list[str]:
+def available_engines(assignment: str = "m13") -> list[str]:
     """The engines of this checkout; `solutions` only where the instructor's half is."""
-    return ["assignments"] + (["solutions"] if (repo_root() / "solutions" / "m13").is_dir() else [])
+    reference = repo_root() / ASSIGNMENTS[assignment].reference
+    return ["assignments"] + (["solutions"] if reference.is_dir() else [])
 
 
 class Engine:
@@ -55,6 +75,10 @@ class Engine:
         folder = self.path.parent if self.path.is_file() else self.path
         _forget_other_engines()
         sys.path.insert(0, str(folder))
+
+    def source(self, name: str) -> Path:
+        """The file that should hold a function; nothing of it is run."""
+        return self.path if self.path.is_file() else self.path / f"{MODULES[name]}.py"
 
     def __getattr__(self, name: str) -> Any:
         if name not in MODULES:

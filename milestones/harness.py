@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from ai_playground.workspace import repo_root
+from milestones.engines import ASSIGNMENTS
 
 START_UP_SECONDS = 120.0  # importing torch on a slow, busy machine; not counted against a check's own limit
 GRACE_SECONDS = 5.0
@@ -76,6 +77,11 @@ class Check:
     @property
     def milestone(self) -> str:
         return self.name.split(".")[0]
+
+    @property
+    def assignment(self) -> str:
+        """Which of `engines.ASSIGNMENTS` it belongs to."""
+        return "p3" if self.milestone == "p3" else "m13"
 
 
 @dataclass
@@ -287,9 +293,11 @@ def _judge_case(check: Check, case: dict[str, Any], index: int, answer: Answer) 
         raise _no_answer(check, answer)
     error = answer.cases[index].get("error")
     if isinstance(error, dict) and error.get("not_written"):
-        raise _NotWritten(str(error.get("message")))
+        lines = error.get("traceback")
+        where = str(lines[-1]).split(" in ")[0] if isinstance(lines, list) and lines else "no traceback"
+        raise _NotWritten(f"{error.get('message')} ({where})")  # where: the file and the line
     if isinstance(error, dict):
-        raise _raised(error)
+        raise _raised(check, error)
     _judge(check, case, answer.cases[index].get("evidence"))
 
 
@@ -317,7 +325,7 @@ def explain(check: Check, case: dict[str, Any], failure: CheckFailed, printed: s
         lines.append(f"  likely cause: {failure.cause}")
     milestone, name = check.name.split(".")
     lines.append(f"  read:         {check.read}")
-    lines.append(f'  run again:    uv run pytest tests/milestones -k "{milestone} and {name}"')
+    lines.append(f'  run again:    uv run pytest {ASSIGNMENTS[check.assignment].tests} -k "{milestone} and {name}"')
     if "seed" in case:
         lines.append(f"                with the environment variable COURSE_SEED={case['seed']}, for the same input")
     if printed.strip():
@@ -330,7 +338,7 @@ _BEYOND = (
     "an index beyond the end: of a block table that was not extended (a new token needs its slot before it is "
     "written), of the pool (a slot is block * block_size + offset), or of the positions (max_seq_len)"
 )
-_RAISED = (
+_RAISED = (  # of M13's engines
     ("IndexError", "pop from empty", "no block is free, and none was asked for: look before you take one. If the pool "
      "should have had some: are blocks given back when a request is done, or are more admitted than fit?"),
     ("IndexError", "", _BEYOND),
@@ -347,14 +355,15 @@ _RAISED = (
 )  # fmt: skip
 
 
-def _raised(error: dict[str, Any]) -> CheckFailed:
+def _raised(check: Check, error: dict[str, Any]) -> CheckFailed:
     where = error.get("traceback")
     where = [line for line in where if isinstance(line, str)] if isinstance(where, list) else []
     found = f"{error.get('type')}: {error.get('message')}"
     if where:
         found += "\n" + "\n".join(f"                  {line}" for line in where[-6:])
     message = str(error.get("message"))
-    cause = next((why for kind, part, why in _RAISED if error.get("type") == kind and part in message), "")
+    known = _RAISED if check.assignment == "m13" else ()
+    cause = next((why for kind, part, why in known if error.get("type") == kind and part in message), "")
     look = "the last line above that names your file is where to look first"
     return CheckFailed("a result", found, f"{cause}; {look}" if cause else look)
 
@@ -363,11 +372,14 @@ def _no_answer(check: Check, answer: Answer) -> CheckFailed:
     done = f"after {len(answer.cases)} of {len(check.cases)} inputs"
     if answer.end == "timeout":
         where = _where_it_was(answer.printed)
+        blocks = (
+            ", or admit or retire a request? If nobody can get on: are blocks given back when a request is done, and "
+            "is a request that never fits refused?"
+        )
         return CheckFailed(
             f"an answer to every input within {check.limit:g} s in all",
             f"no answer {done}; it was stopped" + (f" at {where}" if where else ""),
-            "a loop that never ends: does every step make a token, or admit or retire a request? If nobody can get on: "
-            "are blocks given back when a request is done, and is a request that never fits refused?",
+            "a loop that never ends: does every step make a token" + (blocks if check.assignment == "m13" else "?"),
         )
     if answer.end == "flood":
         return CheckFailed(

@@ -34,11 +34,11 @@ def judge_greedy(case: dict[str, Any], evidence: Any) -> None:
 
 def judge_work(case: dict[str, Any], evidence: Any) -> None:
     """Right tokens for the work of one pass a token: within a quarter of it, and each token looked up once."""
+    from milestones.judges import judge_canaries
     from milestones.reference import build_model, token_pass_flops
 
     judge_greedy(case, evidence["output"])
-    if evidence["canaries"] != [2 * 8 * 16 * 32] * 2:
-        raise CheckFailed("PyTorch to count work as it does", "a count that was tampered with", "leave torch as it is")
+    judge_canaries(evidence)
     passes = len(case["prompt"]) + case["n"] - 1
     expected = (
         f"about {passes} token passes for {len(case['prompt'])} prompt tokens + {case['n']} new ones: one for each "

@@ -11,12 +11,12 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ai_playground.workspace import save_checkpoint
 from milestones.engines import Engine
@@ -103,16 +103,23 @@ def greedy_refusal(engine: Engine, case: dict[str, Any]) -> dict[str, Any]:
 
 
 def greedy_observed(engine: Engine, case: dict[str, Any]) -> dict[str, Any]:
-    """`greedy`, with what PyTorch sees of it: tokens looked up, work, memory.
-
-    A product of known size is counted before and after: if its cost is missing, the counting is broken.
-    """
+    """`greedy`, with what PyTorch sees of it: tokens looked up, work, memory."""
     options = _options(case)
+    function = getattr(engine, case["function"])
+    return observed(options["model"], lambda: function(prompt_ids(case["prompt"]), case["n"], **options))
+
+
+def observed(model: nn.Module, call: Callable[[], Any]) -> dict[str, Any]:
+    """What a call returns, and what PyTorch sees of it.
+
+    A product of known size is counted before and after: if its cost is missing, the counting is broken
+    (`judges.judge_canaries`).
+    """
     canary = torch.ones(8, 16), torch.ones(16, 32)
-    with Observer(options["model"]) as seen:
+    with Observer(model) as seen:
         _ = canary[0] @ canary[1]
         before = seen.flops
-        output = getattr(engine, case["function"])(prompt_ids(case["prompt"]), case["n"], **options)
+        output = call()
         after = seen.flops
         _ = canary[0] @ canary[1]
         canaries = [before, seen.flops - after]

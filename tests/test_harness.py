@@ -84,3 +84,17 @@ def test_a_worker_that_does_not_start_is_nobodys_failed_check() -> None:
     worker = Worker([sys.executable, "-c", "raise SystemExit('no torch here')"])
     with pytest.raises(WorkerBroken, match="no torch here"):
         worker.ready()
+
+
+def test_an_operation_that_torch_lacks_is_a_mistake_and_no_empty_stub(worker: Worker, tmp_path: Path) -> None:
+    body = "def greedy_reference(*_, **__):\n    import torch\n    "
+    lacking = result_of(worker, tmp_path, body + "return torch.ones(2) - torch.ones(2, dtype=bool)")
+    assert lacking.status == "failed" and "m13b_greedy.py" in lacking.message
+    stub = result_of(worker, tmp_path, body + "raise NotImplementedError('not yet')")
+    assert stub.status == "not_written" and "not yet (m13b_greedy.py:" in stub.message
+
+
+def test_a_forged_excuse_is_no_crash(worker: Worker, tmp_path: Path) -> None:
+    line = f'{{"id": {worker.requests + 1}, "case": 0, "error": {{"not_written": true, "traceback": 5}}}}'
+    result = result_of(worker, tmp_path, f"send({line!r})\nsys.exit(0)")
+    assert result.status != "passed"

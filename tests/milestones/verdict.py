@@ -8,7 +8,7 @@ from milestones.harness import Check, Result, Worker, run_check
 
 def judge(check: Check, engine: str, worker: Worker) -> Result:
     """Run one check on one engine; returns its result if it passed."""
-    result = run_check(check, engine_path(engine), worker)
+    result = run_check(check, engine_path(engine, check.assignment), worker)
     if result.status == "not_written":
         pytest.skip(result.message)
     if result.status == "failed":
