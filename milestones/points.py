@@ -1,4 +1,4 @@
-"""The one place that holds the assignment's points: M13a-d, and the chapter's graded cells."""
+"""The one place that holds the points: of M13 (M13a-d and the chapter's graded cells) and of p3."""
 
 MILESTONES: dict[str, int] = {"m13a": 10, "m13b": 25, "m13c": 25, "m13d": 10}
 
@@ -24,4 +24,21 @@ CHAPTER: dict[str, int] = {
     "static_steps": 1,
     "preempt": 3,
     "q_preemption": 1,
+}
+
+# p3 is an assignment of its own: 100 points, for each of its checks. A check that the grader has cases of its own for
+# is split by VISIBLE_SHARE.
+P3: dict[str, int] = {
+    "p3.full_tokens": 10,
+    "p3.full_edges": 5,
+    "p3.full_refusals": 5,
+    "p3.cached_tokens": 25,
+    "p3.cached_edges": 10,
+    "p3.cached_refusals": 5,
+    "p3.cached_work": 15,
+    "p3.sampler_distribution": 10,
+    "p3.sampler_edges": 5,
+    "p3.sampler_generator": 4,
+    "p3.sampler_refusals": 3,
+    "p3.no_inference_import": 3,
 }
