@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from ai_playground.models import Transformer
-from ai_playground.workspace import load_tokenizer
+from ai_playground.workspace import default_workspace, load_tokenizer
 from milestones.diagnose import explain_tokens
 from milestones.harness import CheckFailed
 from milestones.reference import TIE_TOLERANCE, build_model, first_divergence, greedy
@@ -107,6 +107,9 @@ def likely_cause(
     replayed = explain_tokens(model, prompt, output, at, block_size)
     if replayed:
         return f"{replayed} {REPLAYED}"
+    shipped = build_model({"workspace": str(default_workspace())})
+    if shipped is not model and first_divergence(shipped, prompt, output) is None:
+        return "these are the tokens of the workspace's model: use the one that is passed as model="
     right = greedy(model, prompt, at + 6)
     if len(output) > at + 2 and output[: at + 5] == right[1 : at + 6][: len(output)]:
         return "the prefill's token is missing: the prefill makes the first new token already"
