@@ -10,6 +10,7 @@ are run, see `load_cells`. Nothing else of a student's notebook is ever trusted.
 """
 
 import contextlib
+import hashlib
 import heapq
 import json
 import linecache
@@ -1001,15 +1002,28 @@ def judge_preempt(case: Case, notes: Any) -> None:
 
 @dataclass(frozen=True)
 class Question:
-    """A multiple-choice question: the right letter, and why each letter is right or wrong."""
+    """A multiple-choice question: why each letter is right or wrong, and a digest of the right one.
 
-    answer: str
+    No key to read off: students have this file. Whoever reads the reasons has done the exercise.
+    """
+
+    digest: str
     why: dict[str, str]
+
+    @property
+    def answer(self) -> str:
+        """The right letter."""
+        return next(letter for letter in self.why if self.digest == answer_digest(letter, self.why))
+
+
+def answer_digest(letter: str, why: dict[str, str]) -> str:
+    """What stands for a letter in `Question.digest`."""
+    return hashlib.sha256((letter + why[letter]).encode()).hexdigest()[:12]
 
 
 QUESTIONS = {
     "q_fragmentation": Question(
-        "c",
+        "c028743af0c1",
         {
             "a": "37 mod 16 = 5 is what the last block holds; what it wastes is the rest of it, 16 - 5.",
             "b": "Only the last block can be partly empty: the full ones waste nothing, so the waste does not grow.",
@@ -1021,7 +1035,7 @@ QUESTIONS = {
         },
     ),
     "q_paging": Question(
-        "b",
+        "78a37495723b",
         {
             "a": "A key takes the same bytes wherever it lies; paging compresses nothing.",
             "b": "A slab must be as long as the request may become; blocks are taken when tokens arrive. What is "
@@ -1033,7 +1047,7 @@ QUESTIONS = {
         },
     ),
     "q_phases": Question(
-        "d",
+        "a0c229933ae0",
         {
             "a": "Prefill needs no cache to read from; decode is the phase that reads it, once a token.",
             "b": "Both phases run all layers, with the same weights; only the number of tokens at a time differs.",
@@ -1044,7 +1058,7 @@ QUESTIONS = {
         },
     ),
     "q_proof": Question(
-        "a",
+        "4e044f2bbb39",
         {
             "a": "Full recompute has no cache, so no mistake of a cache can hide in it: a wrong slot, a stale key or a "
             "wrong position makes the two differ.",
@@ -1055,7 +1069,7 @@ QUESTIONS = {
         },
     ),
     "q_preemption": Question(
-        "c",
+        "a7e6b11f6654",
         {
             "a": "The prompt and the output are kept, and the re-admission computes the very same keys and values.",
             "b": "Nothing is copied anywhere: that is swapping, the other way to preempt.",
