@@ -76,7 +76,7 @@ def test_check_on_the_command_line_fails_with_the_message(tmp_path: Path) -> Non
 
 def test_unknown_names_are_refused_with_those_there_are() -> None:
     for arguments, words in (
-        (["check", "m99"], "no milestone 'm99'; there are m13a, m13b"),
+        (["check", "m99"], "no part 'm99'; there are s4_1, s4_2, m13a, m13b"),
         (["check", "m13a.nothing"], "m13a.shipped_model"),
         (["hint", "m99"], "no card m99.md"),
         (["check", "m13a", "--engine", "nowhere"], "no engine 'nowhere'"),

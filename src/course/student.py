@@ -21,20 +21,21 @@ from course.paths import ROOT
 if TYPE_CHECKING:
     from milestones.harness import Check, Result, Worker
 
+SESSIONS = ("s4_1", "s4_2")  # the chapter's graded cells
 MILESTONES = ("m13a", "m13b", "m13c", "m13d")
 STATE = ROOT / ".course" / "state.json"  # which hints were given, and what the last run found; git ignores it
-STUDENT_FILES = ("assignments/m13/*.py", "checkpoints/myllm/src/*.py")
+STUDENT_FILES = ("assignments/m13/*.py", "assignments/m13/*.ipynb", "checkpoints/myllm/src/*.py")
 MARKS = {"passed": "[green]passed[/green]", "failed": "[red]failed[/red]", "not_written": "[dim]not written yet[/dim]"}
 
 EngineOption = Annotated[str, typer.Option(help="`assignments` (yours), `solutions` (if it is here) or a path.")]
 
 
 def check(
-    name: Annotated[str, typer.Argument(help="A milestone, such as m13b, or one check, such as m13b.lengths.")],
+    name: Annotated[str, typer.Argument(help="A part, such as m13b or s4_1, or one check, such as m13b.lengths.")],
     engine: EngineOption = "assignments",
     workspace: Annotated[Path | None, typer.Option(help="The folder of the trained model.")] = None,
 ) -> None:
-    """Run the checks of one milestone, or one check, and say what to look at."""
+    """Run the checks of one session or milestone, or one check, and say what to look at."""
     from milestones.harness import Worker
 
     with Worker(env=_environment(workspace)) as worker:
@@ -44,16 +45,20 @@ def check(
 
 
 def status() -> None:
-    """The milestones in order: state, points, and what to do next."""
+    """The sessions and milestones in order: state, points, and what to do next."""
+    from milestones.chapter import CHECKS
     from milestones.harness import Worker
+    from milestones.points import CHAPTER
     from milestones.points import MILESTONES as POINTS
+
+    points = {s: sum(CHAPTER[c.name.split(".")[1]] for c in CHECKS if c.milestone == s) for s in SESSIONS} | POINTS
 
     remembered = _read_state().get("results", {})
     fingerprint = _fingerprint()
     with Worker() as worker:
-        table = Table("milestone", "state", "checks passed", "points", title="M13", title_justify="left")
+        table = Table("part", "state", "checks passed", "points", title="M13", title_justify="left")
         following = ""
-        for milestone in MILESTONES:
+        for milestone in SESSIONS + MILESTONES:
             known = remembered.get(milestone, {})
             if known.get("fingerprint") != fingerprint:
                 results = list(_run(_checks(milestone), "assignments", worker, show=False))
@@ -62,7 +67,7 @@ def status() -> None:
             statuses = known["statuses"]
             state = _state_of(statuses)
             passed = f"{statuses.count('passed')} of {len(statuses)}"
-            table.add_row(milestone.upper(), MARKS[state], passed, f"{POINTS[milestone]}")
+            table.add_row(milestone.upper(), MARKS[state], passed, f"{points[milestone]}")
             if state != "passed" and not following:
                 following = milestone
     console.print(table)
@@ -90,39 +95,43 @@ def hint(
         return
     _write_state(hints={**given, milestone: count})
     for number in range(1 if again else count, count + 1):
-        console.print(f"[bold]{milestone}, hint {number} of {len(rungs)}[/bold]\n{rungs[number - 1]}\n", markup=True)
+        console.print(f"[bold]{milestone}, hint {number} of {len(rungs)}[/bold]")
+        console.print(rungs[number - 1] + "\n", markup=False)
     if count == len(rungs):
         console.print("That was the last rung of this ladder.")
 
 
-def watch(engine: EngineOption = "assignments") -> None:
+def watch(
+    name: Annotated[str | None, typer.Argument(help="One part, such as m13b or s4_1; else the next milestone.")] = None,
+    engine: EngineOption = "assignments",
+) -> None:
     """Run the current milestone's checks whenever a file is saved; Ctrl-C ends it."""
     from watchfiles import watch as watch_files
 
     from milestones.harness import Worker
 
+    checks = [check for part in ([name] if name else MILESTONES) for check in _checks(part)]
     path = _engine_path(engine)
     folders = {path if path.is_dir() else path.parent}
     if engine == "assignments":
         folders.add(ROOT / "assignments" / "m13")
     console.print(f"Watching {', '.join(map(str, sorted(folders)))}; Ctrl-C ends it.")
     with Worker() as worker:
-        _watch_once(engine, worker)
+        _watch_once(checks, engine, worker)
         for changes in watch_files(*folders, raise_interrupt=False):
-            if any(changed.endswith(".py") for _, changed in changes):
+            if any(changed.endswith((".py", ".ipynb")) for _, changed in changes):
                 console.rule(time.strftime("%H:%M:%S"))
-                _watch_once(engine, worker)
+                _watch_once(checks, engine, worker)
 
 
-def _watch_once(engine: str, worker: "Worker") -> None:
-    """Go through the milestones in order, up to the first check that does not pass."""
+def _watch_once(checks: list["Check"], engine: str, worker: "Worker") -> None:
+    """Go through the checks in order, up to the first one that does not pass."""
     start = time.monotonic()
-    for milestone in MILESTONES:
-        for result in _run(_checks(milestone), engine, worker, show=True):
-            if result.status != "passed":
-                console.print(f"[dim]{time.monotonic() - start:.1f} s[/dim]")
-                return
-    console.print("[green]All milestones pass.[/green]")
+    for result in _run(checks, engine, worker, show=True):
+        if result.status != "passed":
+            console.print(f"[dim]{time.monotonic() - start:.1f} s[/dim]")
+            return
+    console.print("[green]All of these checks pass.[/green]")
 
 
 def _checks(name: str) -> list["Check"]:
@@ -134,9 +143,10 @@ def _checks(name: str) -> list["Check"]:
     import importlib
 
     milestone = name.lower().split(".")[0]
-    if milestone not in MILESTONES:
-        raise typer.BadParameter(f"no milestone {name!r}; there are {', '.join(MILESTONES)}")
-    checks = importlib.import_module(f"milestones.{milestone}").CHECKS
+    if milestone not in SESSIONS + MILESTONES:
+        raise typer.BadParameter(f"no part {name!r}; there are {', '.join(SESSIONS + MILESTONES)}")
+    module = "chapter" if milestone in SESSIONS else milestone
+    checks = [c for c in importlib.import_module(f"milestones.{module}").CHECKS if c.milestone == milestone]
     wanted = [check for check in checks if name.lower() in (milestone, check.name)]
     if not wanted:
         raise typer.BadParameter(f"no check {name!r}; there are {', '.join(check.name for check in checks)}")
@@ -146,9 +156,8 @@ def _checks(name: str) -> list["Check"]:
 def _run(checks: list["Check"], engine: str, worker: "Worker", *, show: bool) -> Iterator["Result"]:
     from milestones.harness import run_check
 
-    path = _engine_path(engine)
     for check in checks:
-        result = run_check(check, path, worker)
+        result = run_check(check, _engine_path(engine, check.milestone in SESSIONS), worker)
         if show:
             console.print(f"{MARKS[result.status]}  {check.name}  [dim]{check.claim} ({result.seconds:.1f} s)[/dim]")
             if result.message:
@@ -156,9 +165,13 @@ def _run(checks: list["Check"], engine: str, worker: "Worker", *, show: bool) ->
         yield result
 
 
-def _engine_path(name: str) -> Path:
-    from milestones.engines import engine_path
+def _engine_path(name: str, notebook: bool = False) -> Path:
+    """Where an engine is, or the notebook of the same student."""
+    from milestones.engines import available_engines, engine_path
 
+    if notebook:
+        folder = ROOT / name / "m13" if name in available_engines() else Path(name)
+        name = str(folder / "mini_vllm.ipynb")
     try:
         return engine_path(name)
     except ValueError as error:
