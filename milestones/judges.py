@@ -85,6 +85,12 @@ def judge_tokens(
             )
     elif len(output) < n:
         short = n - len(output)
+        if eos_id is not None and greedy(model, prompt + output, 1) == [eos_id]:
+            raise CheckFailed(
+                f"{what}: ... and {eos_id}, the end token, as the last of the output",
+                f"it stops before: {around(output, len(output) - 1)}",
+                "the end token is missing: it ends the request, and it is kept",
+            )
         cause = (
             "one token short: is the prefill's token in the output, is the last one, and the end token if there is "
             "one? Or has a preempted request been lost?"

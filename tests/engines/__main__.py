@@ -40,7 +40,9 @@ def main() -> int:
             print("\n".join(f"        {line}" for line in outcome.message.splitlines()), flush=True)
     text = table(outcomes)
     print(text.split("\n## ")[0])
-    print(f"{len(outcomes)} runs in {time.monotonic() - start:.0f} s")
+    used = os.times()
+    cpu = used.user + used.system + used.children_user + used.children_system
+    print(f"{len(outcomes)} runs in {time.monotonic() - start:.0f} s, {cpu:.0f} s of CPU time")
     if options.write:
         TABLE.parent.mkdir(exist_ok=True)
         TABLE.write_text(text, encoding="utf-8")
