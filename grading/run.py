@@ -16,8 +16,10 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from ai_playground.workspace import repo_root
 from grading.grade import WORK, Results, check_reference, judge_class, key_of, local_pool, reference_submission
 from grading.intake import Submission, find_submissions, take_in
+from grading.release import stale
 from grading.sandbox import Sandbox
 
 ASSIGNMENT = "m13"
@@ -58,6 +60,10 @@ def grade(
         ValueError: an inbox that is none.
     """
     results, console = results or Results(), console or Console()
+    if differences := stale(repo_root()):  # an interrupted `nbgrader generate_assignment` leaves half a tree
+        raise ValueError(
+            "the generated tree is out of date; `uv run course release` mends it: " + "; ".join(differences)
+        )
     found = find_submissions(inbox)
     make_executor: Callable[[], Executor] = partial(_dask, scheduler) if scheduler else partial(local_pool, jobs)
     window = 64 if scheduler else jobs + 1  # one ready for each process that becomes free
