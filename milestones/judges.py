@@ -177,7 +177,13 @@ def judge_refusal(evidence: Any, words: list[str], what: str) -> None:
     if not isinstance(evidence, dict) or evidence.get("raised") != "ValueError":
         raised = evidence.get("raised") if isinstance(evidence, dict) else None
         found = f"{raised}: {evidence.get('message')}" if raised else f"no error; it returned {evidence}"
-        raise CheckFailed(f"a ValueError before any work, because {what}", found, "check what comes in first")
+        if isinstance(evidence, dict) and evidence.get("stopped"):
+            found = "no error; it did not end, and was stopped"
+        raise CheckFailed(
+            f"a ValueError before any work, because {what}",
+            found,
+            "what never fits, or cannot be served, is refused first",
+        )
     missing = [word for word in words if word not in str(evidence.get("message"))]
     if missing:
         raise CheckFailed(

@@ -189,7 +189,8 @@ def _patience(seconds: float) -> Iterator[None]:
 
 def serve_refusal(engine: Engine, case: dict[str, Any]) -> dict[str, Any]:
     """`serve`, where a ValueError is expected."""
-    return refusal(lambda: serve(engine, case)["report"])
+    seen: dict[str, Any] = {}
+    return refusal(lambda: seen.update(serve(engine, case)) or seen["report"]) | {"stopped": seen.get("stopped", False)}
 
 
 def serve_both(engine: Engine, case: dict[str, Any]) -> dict[str, Any]:
