@@ -15,7 +15,7 @@ from ai_playground.workspace import load_tokenizer
 from m13a_load_model import load_model
 from m13c_serve import serve
 
-MAX_NEW = 192
+MAX_NEW = 224
 MAX_BATCH = 8
 
 

@@ -384,7 +384,7 @@ FINALE = (
           (D, "    history, outputs = report", "    (ws / 'metrics.json').write_text('{\"m13_finale\": {}}')\n    history, outputs = report")),
     wrong("untrained_model", "m13d.finale", "trained", "the trained model is served",
           (D, "model, tokenizer = load_model(ws)", "model, tokenizer = type(load_model(ws))(load_model(ws).config).eval()")),
-    wrong("too_short_a_text", "m13d.finale", "at least 32 tokens", "a text, not a word", (D, "MAX_NEW = 96", "MAX_NEW = 8")),
+    wrong("too_short_a_text", "m13d.finale", "at least 32 tokens", "a text, not a word", (D, "MAX_NEW = 224", "MAX_NEW = 8")),
     wrong("one_prompt_only", "m13d.finale", "all 16 prompts", "every prompt is served",
           (D, "for prompt in FINALE_PROMPTS]", "for prompt in FINALE_PROMPTS[:1]]"), (D, "serve(requests, MAX_NEW,", "serve(requests, MAX_NEW, 3,")),
     wrong("pool_too_large", "m13d.finale", "preemption", "the default pool forces preemption",
