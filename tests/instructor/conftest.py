@@ -1,6 +1,6 @@
 """Which tests grade a whole class: they take many minutes of both cores, and are run by name.
 
-    uv run pytest -m classroom
+uv run pytest -m classroom
 """
 
 import pytest
