@@ -67,6 +67,14 @@ def error_of(error: BaseException, engine: Path) -> dict[str, Any]:
     }
 
 
+def _told(error: BaseException, engine: Path) -> dict[str, Any]:
+    """`error_of`, or less of it where the student's code has broken what that needs."""
+    try:
+        return error_of(error, engine)
+    except Exception:
+        return {"type": type(error).__name__, "message": _short(error, 2_000), "traceback": []}
+
+
 def _raised_by_hand(frames: traceback.StackSummary) -> bool:
     """Whether the error is a stub's own: PyTorch raises NotImplementedError too, for what an operator cannot do."""
     last = frames[-1] if frames else None
@@ -92,14 +100,15 @@ def run_request(request: dict[str, Any], channel: TextIO) -> None:
             answer["evidence"] = evidence = plain(probe(engine, case))
             stopped = isinstance(evidence, dict) and evidence.get("stopped") is True
         except BaseException as error:  # SystemExit and KeyboardInterrupt are the student's doing too
-            answer["error"] = error_of(error, engine_path)
+            answer["error"] = _told(error, engine_path)
         line = json.dumps(answer)
         if len(line) > MAX_LINE:
             found = {"type": "OutputTooLarge", "message": f"the result is {len(line)} characters long"}
             line = json.dumps({"id": request["id"], "case": index, "error": found | {"traceback": []}})
         channel.write(line + "\n")
         channel.flush()
-        if stopped:  # the engine never ended; the other inputs would only cost the same time again
+        # What never ends, or is not written, is so for the other inputs too: they would only cost the same again.
+        if stopped or answer.get("error", {}).get("not_written"):
             break
     _say_where_after(0.0)
 

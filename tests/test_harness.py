@@ -94,6 +94,20 @@ def test_an_operation_that_torch_lacks_is_a_mistake_and_no_empty_stub(worker: Wo
     assert stub.status == "not_written" and "not yet (m13b_greedy.py:" in stub.message
 
 
+def test_what_is_not_written_is_tried_once(worker: Worker, tmp_path: Path) -> None:
+    stub = "def greedy_paged(*_, **__):\n    raise NotImplementedError('not yet')\ngreedy_reference = greedy_paged\n"
+    (tmp_path / "m13b_greedy.py").write_text(stub, encoding="utf-8")
+    assert len(CHECK.cases) > 1
+    assert len(worker.ask(tmp_path, CHECK.probe, list(CHECK.cases), 10.0).cases) == 1
+
+
+def test_an_error_is_told_though_the_tools_for_it_were_broken(worker: Worker, tmp_path: Path) -> None:
+    result = result_of(
+        worker, tmp_path, "import traceback\ntraceback.extract_tb = None\nraise ValueError('the first mistake')"
+    )
+    assert result.status == "failed" and "ValueError: the first mistake" in result.message
+
+
 def test_a_forged_excuse_is_no_crash(worker: Worker, tmp_path: Path) -> None:
     line = f'{{"id": {worker.requests + 1}, "case": 0, "error": {{"not_written": true, "traceback": 5}}}}'
     result = result_of(worker, tmp_path, f"send({line!r})\nsys.exit(0)")
