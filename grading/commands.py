@@ -50,6 +50,7 @@ def grade(
         Path | None,
         typer.Argument(help="A folder with a folder, zip or tar for each student; default: what nbgrader collected."),
     ] = None,
+    assignment: Annotated[str, typer.Option(help="m13 or p3_kv_serve.")] = "m13",
     jobs: Annotated[int | None, typer.Option(min=1, help="Judging processes; default: one a core.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Judge unchanged submissions again.")] = False,
     unsafe: Annotated[bool, typer.Option("--unsafe", help="Without the sandbox: student code runs as you.")] = False,
@@ -57,7 +58,7 @@ def grade(
     gradebook: Annotated[bool, typer.Option(help="Record the scores in nbgrader's gradebook.")] = True,
     roster: Annotated[Path | None, typer.Option(help="A gradebook exported from Canvas, for names and IDs.")] = None,
 ) -> None:
-    """Judge a class: results, gradebook, reports and grades.csv, below grading/work."""
+    """Judge a class: results, gradebook, reports and grades.csv, below grading/work/ASSIGNMENT."""
     from grading import run  # here and not above: it loads torch, which the other sub-commands do without
     from grading.sandbox import SandboxError
     from milestones.harness import WorkerBroken
@@ -65,10 +66,10 @@ def grade(
     console = Console()
     try:
         done = run.grade(
-            inbox or run.SUBMITTED, jobs=jobs or run.default_jobs(), force=force, unsafe=unsafe, scheduler=scheduler,
-            console=console,
+            inbox or run.SUBMITTED, assignment, jobs=jobs or run.default_jobs(), force=force, unsafe=unsafe,
+            scheduler=scheduler, console=console,
         )  # fmt: skip
-        run.publish(done, gradebook=gradebook, roster=roster, console=console)
+        run.publish(done, assignment, gradebook=gradebook, roster=roster, console=console)
     except (SandboxError, WorkerBroken, ValueError) as error:
         typer.echo(f"Nothing was graded.\n{error}", err=True)
         raise typer.Exit(1) from None
@@ -78,9 +79,13 @@ def grade(
 
 def gradescope(
     out: Annotated[Path, typer.Option(help="The zip to write.")] = Path("autograder.zip"),
+    assignment: Annotated[str, typer.Option(help="m13 or p3_kv_serve.")] = "m13",
 ) -> None:
     """Build the zip that Gradescope takes as a programming assignment's autograder."""
     from grading.gradescope import build
 
-    names = build(out)
+    try:
+        names = build(out, assignment)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
     typer.echo(f"{out}: {len(names)} files. Upload it under Configure Autograder, with Ubuntu 22.04 or later.")

@@ -9,7 +9,6 @@ A result is plain JSON. `visible` is what the student may read; `hidden` is the 
 
 import atexit
 import hashlib
-import importlib.util
 import json
 import multiprocessing
 import os
@@ -18,71 +17,23 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from ai_playground.workspace import repo_root, write_json
-from grading.intake import ONE_FILE, Submission, released
+from grading.assignments import ASSIGNMENTS, Unit, place, released
+from grading.intake import Submission
 from grading.sandbox import Sandbox, SandboxError
-from milestones import m13a, m13b, m13c, m13d, probes
+from milestones import probes
 from milestones.harness import Check, Result, Worker, run_check
-from milestones.points import MILESTONES, VISIBLE_SHARE, WEIGHTS
-from solutions.m13.hidden import HIDDEN
 
 WORK = repo_root() / "grading" / "work"
-FORMAT = 1  # of a result; older ones are judged again
+FORMAT = 2  # of a result; older ones are judged again
 IMPORT_SECONDS = 15.0
 AFTER_TIMEOUT = 5.0  # a milestone that has hung once gets no more than this for each further check
 MAX_MESSAGE = 6_000
-
-
-@dataclass(frozen=True)
-class Unit:
-    """What has points of its own: a milestone, or a graded cell of the chapter."""
-
-    name: str
-    points: float
-    visible: tuple[Check, ...]
-    hidden: tuple[Check, ...]
-    functions: tuple[str, ...] = ()  # of the engine; none for a cell
-    notebook: str = ""
-
-
-@lru_cache(maxsize=1)
-def units() -> tuple[Unit, ...]:
-    """Everything that is graded, in order."""
-    functions = {
-        "m13a": ("load_model",),
-        "m13b": ("greedy_reference", "greedy_paged"),
-        "m13c": ("serve",),
-        "m13d": ("finale",),
-    }
-    graded = [
-        Unit(
-            name=module.__name__.split(".")[-1],
-            points=MILESTONES[module.__name__.split(".")[-1]],
-            visible=module.CHECKS,
-            hidden=tuple(replace(c, cases=HIDDEN[c.name]) for c in module.CHECKS if c.name in HIDDEN),
-            functions=functions[module.__name__.split(".")[-1]],
-        )
-        for module in (m13a, m13b, m13c, m13d)
-    ]
-    return (*_cells(), *graded)
-
-
-def _cells() -> Iterator[Unit]:
-    """The chapter's graded cells; each of their cases counts by itself."""
-    if importlib.util.find_spec("milestones.chapter") is None:
-        return
-    from milestones.chapter import CELLS
-
-    path = repo_root() / "solutions" / "m13" / "hidden_chapter.json"
-    further = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    for name, cell in CELLS.items():
-        hidden = (replace(cell.check, cases=tuple(further[name])),) if further.get(name) else ()
-        yield Unit(name, cell.points, (cell.check,), hidden, notebook="mini_vllm.ipynb")
 
 
 # One submission -------------------------------------------------------------------------------------------------
@@ -95,21 +46,21 @@ def judge(submission: Submission, sandbox: Sandbox) -> dict[str, Any]:
         WorkerBroken, SandboxError: the sandbox failed; the submission was not judged.
     """
     start = time.monotonic()
+    assignment = ASSIGNMENTS[submission.assignment]
     with tempfile.TemporaryDirectory(prefix="course-grade-") as folder:
         os.chmod(folder, 0o755)  # the sandbox's uid is another one
-        place = submission.write(Path(folder))
-        with sandbox.worker(place) as worker:
-            judged = {
-                unit.name: _judge_unit(
-                    unit, sandbox.notebook(place, unit.notebook) if unit.notebook else sandbox.engine(place), worker
-                )
-                for unit in units()
-            }
+        written = submission.write(Path(folder))
+        with sandbox.worker(written) as worker:
+            judged = {}
+            for unit in assignment.units():
+                where = place(assignment.name, unit.notebook) if unit.notebook else assignment.engine
+                judged[unit.name] = _judge_unit(unit, sandbox.path(written, where), worker)
     used = worker.group.used if hasattr(worker, "group") else {}
     figures = [shown for unit in judged.values() if (shown := unit.pop("figures"))]
     return {
         "format": FORMAT,
         "student": submission.student,
+        "assignment": submission.assignment,
         "key": key_of(submission, sandbox.unsafe),
         "score": round(sum(unit["score"] for unit in judged.values()), 2),
         "of": sum(unit["of"] for unit in judged.values()),
@@ -126,22 +77,18 @@ def judge(submission: Submission, sandbox: Sandbox) -> dict[str, Any]:
 
 def _judge_unit(unit: Unit, where: Path, worker: Worker) -> dict[str, Any]:
     """Visible checks first: what a student reads must not know the hidden cases."""
-    share = VISIBLE_SHARE if unit.hidden else 1.0
     stop = _cannot_import(unit, where, worker) if unit.functions else None
     timed_out = False
     parts: dict[str, list[dict[str, Any]]] = {"visible": [], "hidden": []}
     figures = None
-    for kind, checks, points in (("visible", unit.visible, unit.points * share),
-                                 ("hidden", unit.hidden, unit.points * (1 - share))):  # fmt: skip
-        weight = sum(WEIGHTS.get(check.name, 1) for check in checks)
-        for check in checks:
+    for kind, checks in (("visible", unit.visible), ("hidden", unit.hidden)):
+        for check, of in checks:
             if stop is not None:
                 result = replace(stop, check=check)
             else:
                 limit = min(check.limit, AFTER_TIMEOUT) if timed_out else check.limit
                 result = run_check(replace(check, limit=limit), where, worker)
             timed_out = timed_out or result.timed_out
-            of = points * WEIGHTS.get(check.name, 1) / weight
             earned = result.passed / len(check.cases) if unit.notebook else float(result.status == "passed")
             if result.status == "passed" and check.name == "m13d.finale" and kind == "visible":
                 figures = _figures(result.evidence[0])
@@ -161,9 +108,9 @@ def _judge_unit(unit: Unit, where: Path, worker: Worker) -> dict[str, Any]:
         "score": round(min(earned["visible"] + earned["hidden"], unit.points), 2),
         "of": unit.points,
         "visible_points": round(earned["visible"], 2),
-        "visible_of": round(unit.points * share, 2),
+        "visible_of": round(sum(of for _, of in unit.visible), 2),
         "hidden_points": round(earned["hidden"], 2),
-        "hidden_of": round(unit.points * (1 - share), 2),
+        "hidden_of": round(sum(of for _, of in unit.hidden), 2),
         **parts,
         "figures": figures,
     }
@@ -177,7 +124,7 @@ def _cannot_import(unit: Unit, where: Path, worker: Worker) -> Result | None:
         probe=probes.imports,
         cases=({"label": f"import {', '.join(unit.functions)}", "functions": list(unit.functions)},),
         judge=lambda case, evidence: None,
-        read=unit.visible[0].read,
+        read=unit.visible[0][0].read,
         limit=IMPORT_SECONDS,
     )
     result = run_check(check, where, worker)
@@ -200,15 +147,18 @@ def clean(text: str, most: int = MAX_MESSAGE) -> str:
 
 def key_of(submission: Submission, unsafe: bool) -> str:
     """Changes when a submission, or what it is judged by, does."""
-    return hashlib.sha256(f"{FORMAT} {unsafe} {submission.digest} {_checks_digest()}".encode()).hexdigest()
+    return hashlib.sha256(
+        f"{FORMAT} {unsafe} {submission.assignment} {submission.digest} {_checks_digest()}".encode()
+    ).hexdigest()
 
 
 @lru_cache(maxsize=1)
 def _checks_digest() -> str:
     root = repo_root()
     paths = [*(root / "milestones").glob("*.py"), *(root / "src" / "ai_playground").rglob("*.py")]
-    paths += [*(root / "solutions" / "m13").glob("hidden*"), *(root / "checkpoints" / "myllm").glob("*.*")]
-    paths += [root / "grading" / "grade.py", root / "grading" / "sandbox.py"]
+    paths += [*(root / "solutions").glob("*/hidden*"), *(root / "checkpoints" / "myllm").glob("*.*")]
+    paths += [root / name for assignment in ASSIGNMENTS.values() for name in assignment.given]
+    paths += [root / "grading" / name for name in ("assignments.py", "grade.py", "sandbox.py")]
     digest = hashlib.sha256()
     for path in sorted(path for path in paths if path.is_file() and path.name != "metrics.json"):
         digest.update(path.relative_to(root).as_posix().encode() + hashlib.sha256(path.read_bytes()).digest())
@@ -219,10 +169,13 @@ def _checks_digest() -> str:
 
 
 class Results:
-    """The judged results on disk, one JSON file a student. Only the process that started the run writes them."""
+    """The judged results of one assignment on disk, one JSON file a student.
 
-    def __init__(self, folder: Path = WORK / "results") -> None:
-        self.folder = folder
+    Only the process that started the run writes them.
+    """
+
+    def __init__(self, assignment: str = "m13", folder: Path | None = None) -> None:
+        self.folder = folder or WORK / assignment / "results"
 
     def path(self, student: str) -> Path:
         return self.folder / f"{student}.json"
@@ -325,11 +278,12 @@ def local_pool(jobs: int) -> Executor:
     return ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"))
 
 
-def reference_submission() -> Submission:
-    """The solution, as if a student had handed it in."""
-    folder = repo_root() / "solutions" / "m13"
-    files = {name: (folder / name).read_bytes() for name in released() if name != ONE_FILE}
-    return Submission("reference", files | {ONE_FILE: released()[ONE_FILE]})
+def reference_submission(assignment: str = "m13") -> Submission:
+    """The solution, as if a student had handed it in; what has none is as it is released."""
+    folder = repo_root() / "solutions" / assignment
+    paths = {name: folder / name for name in released(assignment)}
+    files = {name: path.read_bytes() if path.is_file() else released(assignment)[name] for name, path in paths.items()}
+    return Submission("reference", files, assignment=assignment)
 
 
 def check_reference(result: dict[str, Any]) -> None:

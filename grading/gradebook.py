@@ -11,7 +11,6 @@ from typing import Any
 from nbgrader.api import MissingEntry
 
 from ai_playground.workspace import repo_root
-from grading.run import ASSIGNMENT
 
 
 def nbgrader_api(root: Path | None = None) -> Any:
@@ -32,7 +31,9 @@ def nbgrader_api(root: Path | None = None) -> Any:
     return api
 
 
-def record(students: Iterable[str], on_done: Callable[[str], None] = lambda student: None) -> dict[str, str]:
+def record(
+    students: Iterable[str], assignment: str, on_done: Callable[[str], None] = lambda student: None
+) -> dict[str, str]:
     """Autograde students whose results are on disk; manual grades, comments and penalties in the gradebook stay.
 
     Returns:
@@ -43,10 +44,10 @@ def record(students: Iterable[str], on_done: Callable[[str], None] = lambda stud
     os.chdir(repo_root())  # nbgrader's folders are relative to it
     try:
         api = nbgrader_api()
-        if problem := _assignment(api):
+        if problem := _generate(api, assignment):
             return dict.fromkeys(students, problem)
         for student in students:
-            done = api.autograde(ASSIGNMENT, student, force=True, create=True)
+            done = api.autograde(assignment, student, force=True, create=True)
             if not done["success"]:
                 errors[student] = _last_lines(done)
             on_done(student)
@@ -55,25 +56,22 @@ def record(students: Iterable[str], on_done: Callable[[str], None] = lambda stud
     return errors
 
 
-def feedback(students: Iterable[str]) -> dict[str, str]:
-    """nbgrader's own HTML feedback for the autograded submissions; returns what went wrong, by student."""
-    previous = Path.cwd()
-    os.chdir(repo_root())
-    try:
-        api = nbgrader_api()
-        done = {student: api.generate_feedback(ASSIGNMENT, student, force=True) for student in students}
-        return {student: _last_lines(result) for student, result in done.items() if not result["success"]}
-    finally:
-        os.chdir(previous)
+def _generate(api: Any, assignment: str) -> str:
+    """Make sure that the gradebook has the assignment as it is released now; what went wrong, if anything did.
 
-
-def _assignment(api: Any) -> str:
-    """Make sure that the gradebook has the assignment as it is released now; what went wrong, if anything did."""
-    names = {path.stem for path in (repo_root() / "solutions" / ASSIGNMENT).glob("*.ipynb")}
+    nbgrader builds the student's version for that. It goes to a folder of its own: an interruption must not leave
+    half of assignments/ behind.
+    """
+    names = {path.stem for path in (repo_root() / "solutions" / assignment).glob("*.ipynb")}
     with contextlib.suppress(MissingEntry), api.gradebook as gradebook:
-        if {notebook.name for notebook in gradebook.find_assignment(ASSIGNMENT).notebooks} == names:
+        if {notebook.name for notebook in gradebook.find_assignment(assignment).notebooks} == names:
             return ""
-    done = api.generate_assignment(ASSIGNMENT, force=True)
+    release_directory = api.coursedir.release_directory
+    api.coursedir.release_directory = "grading/work/release"
+    try:
+        done = api.generate_assignment(assignment, force=True)
+    finally:
+        api.coursedir.release_directory = release_directory
     return "" if done["success"] else f"nbgrader generate_assignment failed: {_last_lines(done)}"
 
 
@@ -82,13 +80,13 @@ def _last_lines(done: dict[str, Any]) -> str:
     return "\n".join(text.splitlines()[-6:])
 
 
-def scores() -> dict[str, float]:
+def scores(assignment: str) -> dict[str, float]:
     """Each student's score in the gradebook: with manual grades and late penalties; empty if there is no gradebook."""
     previous = Path.cwd()
     os.chdir(repo_root())
     try:
         with contextlib.suppress(MissingEntry), nbgrader_api().gradebook as gradebook:
-            found = gradebook.assignment_submissions(ASSIGNMENT)
+            found = gradebook.assignment_submissions(assignment)
             return {s.student.id: max(0.0, s.score - (s.late_submission_penalty or 0.0)) for s in found}
         return {}
     finally:

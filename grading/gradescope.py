@@ -13,10 +13,11 @@ import shlex
 import subprocess
 import sys
 import zipfile
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from ai_playground.workspace import repo_root, write_json
+from grading.assignments import ASSIGNMENTS
 from grading.grade import judge
 from grading.intake import take_in
 from grading.nbgrader_hooks import unit_report
@@ -42,15 +43,21 @@ _RUN = """#!/usr/bin/env bash
 # Runs for each submission.
 set -euo pipefail
 cd /autograder/source/repo
-exec .venv/bin/python -m grading.gradescope /autograder/submission /autograder/results/results.json
+exec .venv/bin/python -m grading.gradescope {} /autograder/submission /autograder/results/results.json
 """
 
 
-def build(out: Path) -> list[str]:
-    """Write the autograder's zip; returns the names in it."""
+def build(out: Path, assignment: str = "m13") -> list[str]:
+    """Write the autograder's zip; returns the names in it.
+
+    Raises:
+        ValueError: an unknown assignment.
+    """
+    if assignment not in ASSIGNMENTS:
+        raise ValueError(f"expected an assignment of {', '.join(ASSIGNMENTS)}; found {assignment!r}")
     root = repo_root()
     patterns = ("pyproject.toml", "README.md", "LICENSE", "src/**/*", "milestones/**/*", "assignments/m13/*",
-                "checkpoints/myllm/**/*", "solutions/m13/hidden*", "grading/*.py")  # fmt: skip
+                "checkpoints/myllm/**/*", "projects/p3_kv_serve/*", "solutions/*/hidden*", "grading/*.py")  # fmt: skip
     paths = sorted(
         {
             path
@@ -60,7 +67,7 @@ def build(out: Path) -> list[str]:
         }
     )
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, text in (("setup.sh", _SETUP), ("run_autograder", _RUN)):
+        for name, text in (("setup.sh", _SETUP), ("run_autograder", _RUN.format(assignment))):
             info = zipfile.ZipInfo(name)
             info.external_attr = 0o755 << 16
             archive.writestr(info, text)
@@ -78,11 +85,8 @@ class ContainerSandbox(Sandbox):
         self.stage = ""
         self.uid = 64_000
 
-    def engine(self, submission: Path) -> Path:
-        return submission / "checkpoints" / "myllm" / "src" / "serve_myllm.py"
-
-    def notebook(self, submission: Path, name: str) -> Path:
-        return submission / "assignments" / "m13" / name
+    def path(self, submission: Path, name: str | PurePath) -> Path:
+        return submission / name
 
     def worker(self, submission: Path) -> Worker:
         return Worker(self.command(submission, [sys.executable, "-s", "-m", "milestones.worker"]), {"PATH": os.defpath})
@@ -151,7 +155,7 @@ def results_json(result: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def main(submission: Path, out: Path) -> None:
+def main(assignment: str, submission: Path, out: Path) -> None:
     """Judge one submission in the container. A failure of the container raises, and Gradescope shows it as one."""
     try:
         sandbox: Sandbox = Sandbox()
@@ -161,10 +165,10 @@ def main(submission: Path, out: Path) -> None:
         sandbox = ContainerSandbox()
         sandbox.check()
     with sandbox:
-        result = judge(take_in("submission", submission), sandbox)
+        result = judge(take_in("submission", submission, assignment), sandbox)
     write_json(out, results_json(result))
     print(json.dumps({key: result[key] for key in ("score", "of", "seconds", "cpu_seconds", "peak_mib")}))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]))

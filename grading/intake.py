@@ -15,13 +15,14 @@ import tarfile
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ai_playground.workspace import repo_root
+from grading.assignments import ASSIGNMENTS, place, released
 
-ONE_FILE = "serve_myllm.py"  # a student may write the whole engine in it
+OPTIONAL = ("serve_myllm.py",)  # a student may write the whole engine in it, and need not
 MAX_FILE = {".py": 2**20, ".ipynb": 32 * 2**20}  # bytes; a notebook comes with its pictures
 MAX_ENTRIES = 20_000  # a virtual environment that was packed too has about as many
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,99}")
@@ -35,11 +36,13 @@ class Submission:
         student: the student's id.
         files: name -> content, for every file that was asked for; what is missing is the released one.
         notes: what intake had to do, in words for the student.
+        assignment: what it was handed in for, a name of `ASSIGNMENTS`.
     """
 
     student: str
     files: dict[str, bytes]
     notes: list[str] = field(default_factory=list)
+    assignment: str = "m13"
 
     @cached_property
     def digest(self) -> str:
@@ -50,20 +53,17 @@ class Submission:
         return digest.hexdigest()
 
     def write(self, folder: Path) -> Path:
-        """Lay the files out as in the repository, which is how the worker sees them; returns `folder`."""
-        for name, data in self.files.items():
-            path = folder / ("checkpoints/myllm/src" if name == ONE_FILE else "assignments/m13") / name
+        """Lay the files out as in the repository, which is how the worker sees them; returns `folder`.
+
+        What the assignment gives, and a student may not change, lies among them.
+        """
+        given = {PurePosixPath(name): (repo_root() / name).read_bytes() for name in ASSIGNMENTS[self.assignment].given}
+        files = {place(self.assignment, name): data for name, data in self.files.items()}
+        for name, data in (files | given).items():
+            path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
         return folder
-
-
-@lru_cache(maxsize=1)
-def released() -> dict[str, bytes]:
-    """What students get and are asked to edit: name -> content."""
-    folder = repo_root() / "assignments" / "m13"
-    files = {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.suffix in MAX_FILE}
-    return files | {ONE_FILE: (repo_root() / "checkpoints" / "myllm" / "src" / ONE_FILE).read_bytes()}
 
 
 def find_submissions(inbox: Path) -> dict[str, Path]:
@@ -100,11 +100,11 @@ def find_submissions(inbox: Path) -> dict[str, Path]:
     return found
 
 
-def take_in(student: str, path: Path) -> Submission:
+def take_in(student: str, path: Path, assignment: str = "m13") -> Submission:
     """The cleaned submission at `path`; whatever is wrong with it becomes a note."""
     notes: list[str] = []
     try:
-        received = _received(path, notes)
+        received = _received(path, assignment, notes)
     except (
         OSError,
         ValueError,
@@ -119,20 +119,25 @@ def take_in(student: str, path: Path) -> Submission:
         )
         received = {}
     files = {}
-    for name, original in released().items():
+    for name, original in released(assignment).items():
         data = received.get(name)
         if name.endswith(".ipynb"):
-            data = _notebook(name, data, received, original, notes)
-        elif data is None and name != ONE_FILE:
+            data = _notebook(name, data, _others(received, assignment), original, notes)
+        elif data is None and name not in OPTIONAL:
             notes.append(f"{name} was not handed in; the released file, with nothing filled in, stands in its place")
         files[name] = original if data is None else data
-    return Submission(student, files, notes)
+    return Submission(student, files, notes, assignment)
 
 
-def _received(path: Path, notes: list[str]) -> dict[str, bytes]:
+def _others(received: dict[str, bytes], assignment: str) -> dict[str, bytes]:
+    """Notebooks with names that nobody asked for: one of them may be a renamed one."""
+    return {n: data for n, data in received.items() if n.endswith(".ipynb") and n not in released(assignment)}
+
+
+def _received(path: Path, assignment: str, notes: list[str]) -> dict[str, bytes]:
     """The wanted files (and any notebook) of a folder or archive, by name."""
     if path.is_dir():
-        return _choose(_walk(path), notes)
+        return _choose(_walk(path), assignment, notes)
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             entries = (
@@ -140,18 +145,19 @@ def _received(path: Path, notes: list[str]) -> dict[str, bytes]:
                 for info in archive.infolist()
                 if not info.is_dir() and not stat.S_ISLNK(info.external_attr >> 16)
             )
-            return _choose(entries, notes)
+            return _choose(entries, assignment, notes)
     with tarfile.open(path) as archive:  # members are read one by one: nothing is extracted
         members = _limited(member for member in archive if member.isreg())
-        return _choose([(PurePosixPath(m.name), m.size, _tar_reader(archive, m)) for m in members], notes)
+        entries = [(PurePosixPath(m.name), m.size, _tar_reader(archive, m)) for m in members]
+        return _choose(entries, assignment, notes)
 
 
 Entry = tuple[PurePosixPath, int, Callable[[int], bytes]]
 
 
-def _choose(entries: Any, notes: list[str]) -> dict[str, bytes]:
+def _choose(entries: Any, assignment: str, notes: list[str]) -> dict[str, bytes]:
     """Of each wanted name the entry in the likeliest place, read up to its cap."""
-    wanted = released()
+    wanted = released(assignment)
     candidates: dict[str, list[Entry]] = {}
     for entry in _limited(entries):
         name = entry[0].name
@@ -160,9 +166,8 @@ def _choose(entries: Any, notes: list[str]) -> dict[str, bytes]:
             candidates.setdefault(name, []).append(entry)
     files = {}
     for name, found in candidates.items():
-        found.sort(
-            key=lambda entry: (entry[0].parent.parts[-2:] != ("assignments", "m13"), len(entry[0].parts), str(entry[0]))
-        )
+        home = place(assignment, name).parent.parts if name in wanted else ()
+        found.sort(key=lambda e: (e[0].parent.parts[-len(home) :] != home, len(e[0].parts), str(e[0])))
         path, size, read = found[0]
         if len(found) > 1:
             notes.append(f"{name} is there {len(found)} times; {path} was taken")
@@ -220,17 +225,21 @@ def _tar_reader(archive: tarfile.TarFile, member: tarfile.TarInfo) -> Callable[[
 # Notebooks ------------------------------------------------------------------------------------------------------
 
 
-def _notebook(name: str, data: bytes | None, received: dict[str, bytes], original: bytes, notes: list[str]) -> bytes:
-    """The released notebook with the student's answer cells in it."""
+def _notebook(name: str, data: bytes | None, others: dict[str, bytes], original: bytes, notes: list[str]) -> bytes:
+    """The released notebook with the student's answer cells in it.
+
+    Args:
+        others: notebooks that were handed in under names that nobody asked for.
+    """
+    if not _answer_cells(original):
+        return original  # nothing in it is the student's
     if data is None:
-        others = [other for other in received if other.endswith(".ipynb") and other not in released()]
-        wanted = [wanted for wanted in released() if wanted.endswith(".ipynb")]
-        mine = [other for other in others if _shared_cells(received[other], original)]
-        if len(mine) != 1 or not wanted:
+        mine = [other for other in others if _shared_cells(others[other], original)]
+        if len(mine) != 1:
             notes.append(f"{name} was not handed in; the released one, with nothing filled in, stands in its place")
             return original
         notes.append(f"{name} was not handed in, but {mine[0]} has its cells and was taken for it")
-        data = received[mine[0]]
+        data = others[mine[0]]
     try:
         answers = _answer_cells(data)
     except (ValueError, RecursionError) as error:

@@ -42,12 +42,12 @@ class JudgedResults(NbGraderPreprocessor):
     """Give each graded cell what the class grader found, in the place of running the notebook.
 
     nbgrader would run a student's cells as the instructor, in the process that also grades them. Here nothing of a
-    student's runs: the results come from `grading/work/results`, and a submission that has none yet, or has changed
-    since, is judged now, in the sandbox. A failure raises, and nbgrader records no score.
+    student's runs: the results come from `grading/work/ASSIGNMENT/results`, and a submission that has none yet, or has
+    changed since, is judged now, in the sandbox. A failure raises, and nbgrader records no score.
     """
 
     def preprocess(self, nb, resources):
-        result = judged(resources["nbgrader"]["student"])
+        result = judged(resources["nbgrader"]["student"], resources["nbgrader"]["assignment"])
         for cell in nb.cells:
             if cell.cell_type == "code":
                 cell.outputs, cell.execution_count = [], None
@@ -62,8 +62,8 @@ class JudgedResults(NbGraderPreprocessor):
         return nb, resources
 
 
-def judged(student: str) -> dict[str, Any]:
-    """The result of what `student` has in nbgrader's `submitted` folder.
+def judged(student: str, assignment: str) -> dict[str, Any]:
+    """The result of what `student` has in nbgrader's `submitted` folder for an assignment.
 
     Raises:
         SandboxError: it had to be judged first, and there is no sandbox.
@@ -72,8 +72,8 @@ def judged(student: str) -> dict[str, Any]:
     from grading.grade import Results, judge_here, key_of
     from grading.intake import take_in
 
-    submission = take_in(student, run.SUBMITTED / student / run.ASSIGNMENT)
-    results = Results()
+    submission = take_in(student, run.SUBMITTED / student / assignment, assignment)
+    results = Results(assignment)
     earlier = results.read(student)
     # A run with --unsafe was the instructor's decision; its results count.
     if earlier and earlier.get("key") == key_of(submission, earlier["unsafe"]):

@@ -20,13 +20,16 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from grading.markers import MARKERS, SOLUTION, ReleaseError, find_regions, pair_markers, read_marker, strip
+from milestones.points import P3
 
 ROOT = Path(__file__).resolve().parents[1]
 
 # Where the student's version of each source folder goes.
 TREES = {"solutions/m13": "assignments/m13", "solutions/p3_kv_serve": "projects/p3_kv_serve"}
+# A source folder of modules alone gets a notebook, since nbgrader grades nothing but cells: its parts and their points.
+PARTS = {"solutions/p3_kv_serve": P3}
 # Folders that hold nothing but generated files: what else is found there is out of date.
-GENERATED_FOLDERS = ("assignments",)
+GENERATED_FOLDERS = ("assignments/m13",)
 # The instructor's half. Tests that need any of it live in tests/instructor.
 INSTRUCTOR = (
     "solutions",
@@ -47,15 +50,20 @@ _INSTRUCTOR_BLOCKS = {".md": "<!-- {} INSTRUCTOR -->", ".toml": "# {} INSTRUCTOR
 
 
 def generated(root: Path) -> dict[str, str]:
-    """The student's version of everything in `solutions/` that has one: path in the repository -> text.
+    """The student's version of everything in `solutions/` that has one, and the notebooks of PARTS.
+
+    Returns:
+        path in the repository -> text.
 
     Raises:
         ReleaseError: a file that would leak or not compile (see `grading.markers.strip`), a notebook that nbgrader
             refuses, or nothing to release at all.
     """
-    texts = {}
-    for path, name in _released(root).items():
-        texts[name] = strip_notebook(path, root) if path.suffix == ".ipynb" else _stub(path)
+    made = _parts_notebooks(root)
+    texts = {path.relative_to(root).as_posix(): text for path, text in made.items()}
+    for path, name in (_released(root) | {path: _destination(path, root) for path in made}).items():
+        notebook = path.suffix == ".ipynb"
+        texts[name] = strip_notebook(path, made.get(path) or _read(path), root) if notebook else _stub(path)
     if not texts:
         raise ReleaseError(f"expected modules or notebooks in {', '.join(TREES)}; found none. Is {root} the checkout?")
     return texts
@@ -93,11 +101,12 @@ def module_stubs(folder: Path) -> dict[str, str]:
 
 def _released(root: Path) -> dict[Path, str]:
     """Source file -> where its student's version goes, for everything that has one."""
-    return {
-        path: f"{destination}/{path.relative_to(root / source).as_posix()}"
-        for source, destination in TREES.items()
-        for path in released_files(root / source)
-    }
+    return {path: _destination(path, root) for source in TREES for path in released_files(root / source)}
+
+
+def _destination(path: Path, root: Path) -> str:
+    source = next(source for source in TREES if path.is_relative_to(root / source))
+    return f"{TREES[source]}/{path.relative_to(root / source).as_posix()}"
 
 
 def _stub(path: Path) -> str:
@@ -120,8 +129,52 @@ def label_and_card(path: Path) -> tuple[str, str]:
     )
 
 
-def strip_notebook(path: Path, root: Path) -> str:
+def _parts_notebooks(root: Path) -> dict[Path, str]:
+    """The notebooks of PARTS, with a graded cell for each part: where each belongs in `solutions/` -> text."""
+    import nbformat
+    from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+    kernel = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
+    metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}
+    notebooks = {}
+    for source, parts in PARTS.items():
+        modules = [path.name for path in released_files(root / source) if path.suffix == ".py"]
+        if not modules:
+            continue
+        about = (
+            f"# {PurePosixPath(source).name}\n\nNothing is written here. Your code stands in `{'`, `'.join(modules)}`; "
+            f"each cell below checks one part of it, with the same checks as `uv run pytest {TREES[source]}`.\n\n"
+            f"The brief is `{TREES[source]}/README.md`."
+        )
+        cells = [new_markdown_cell(about, id="about"), new_code_cell(_FIND_CHECKS, id="setup")]
+        for part, checks in parts.items():
+            graded = {
+                "grade": True, "grade_id": f"test_{part}", "locked": True, "points": sum(checks.values()),
+                "schema_version": 3, "solution": False, "task": False,
+            }  # fmt: skip
+            name, code = f"test-{part}".replace("_", "-"), f'check_milestone("{part}")'
+            cells.append(new_code_cell(code, id=name, metadata={"nbgrader": graded}))
+        text = nbformat.writes(new_notebook(cells=cells, metadata=metadata)) + "\n"
+        notebooks[root / source / f"{PurePosixPath(source).name}.ipynb"] = text
+    return notebooks
+
+
+_FIND_CHECKS = """import sys
+from pathlib import Path
+
+import ai_playground
+
+ROOT = Path(ai_playground.__file__).parents[2]
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+from milestones.notebook import check_milestone"""
+
+
+def strip_notebook(path: Path, text: str, root: Path) -> str:
     """The student's version of a notebook, as `nbgrader generate_assignment` writes it, but without a gradebook.
+
+    Args:
+        path: the notebook; `text` is what stands in it, or will.
 
     Raises:
         ReleaseError: a marker that is not one, a notebook that nbgrader refuses, a cell that does not parse, or a
@@ -137,7 +190,7 @@ def strip_notebook(path: Path, root: Path) -> str:
     from grading.nbgrader_hooks import StripModules
 
     try:
-        raw = json.loads(_read(path))
+        raw = json.loads(text)
         ids = [cell.get("id") for cell in raw["cells"]]
         form = raw["nbformat"], raw["nbformat_minor"]
         if form < (4, 5) or None in ids or len(set(ids)) < len(ids):
@@ -285,7 +338,7 @@ def student_half(root: Path) -> dict[str, bytes]:
         data = path.read_bytes()
         pattern = _INSTRUCTOR_BLOCKS.get(path.suffix or path.name)
         files[name] = cut_instructor_blocks(_read(path), pattern, name).encode() if pattern else data
-    untracked = [name for name in texts if name not in files]
+    untracked = [name for name in texts if name not in files and not name.startswith("solutions/")]
     if untracked:
         raise ReleaseError(f"expected git to track what is generated; `git add` these first: {', '.join(untracked)}")
     return files

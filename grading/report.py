@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ai_playground.workspace import repo_root
+from grading.assignments import ASSIGNMENTS
 from grading.nbgrader_hooks import unit_report
 
 _STYLE = """
@@ -30,7 +31,7 @@ _UNSAFE = "Judged with --unsafe: this code ran without a sandbox, so the result 
 
 def student_text(result: dict[str, Any]) -> str:
     """A student's report as plain text."""
-    lines = [f"M13, {result['student']}: {result['score']:g} of {result['of']:g} points", ""]
+    lines = [f"{_title(result)}, {result['student']}: {result['score']:g} of {result['of']:g} points", ""]
     lines += [_UNSAFE, ""] if result["unsafe"] else []
     lines += [f"Note: {note}" for note in result["notes"]] + ([""] if result["notes"] else [])
     for name, unit in result["units"].items():
@@ -44,7 +45,7 @@ def student_text(result: dict[str, Any]) -> str:
 
 def student_html(result: dict[str, Any]) -> str:
     """A student's report as a page of its own."""
-    parts = [f"<h1>M13, {_e(result['student'])}: {result['score']:g} of {result['of']:g} points</h1>"]
+    parts = [f"<h1>{_title(result)}, {_e(result['student'])}: {result['score']:g} of {result['of']:g} points</h1>"]
     parts += [f'<p class="warn">{_UNSAFE}</p>'] if result["unsafe"] else []
     parts += [f'<p class="warn">{_e(note)}</p>' for note in result["notes"]]
     rows = [
@@ -64,11 +65,11 @@ def student_html(result: dict[str, Any]) -> str:
     if result["figures"]:
         rows = [[_e(key), _e(_show(value))] for key, value in result["figures"].items()]
         parts += ["<h2>Your engine's own figures</h2>", _table(["", ""], rows)]
-    return _page(f"M13, {result['student']}", [*parts, f"<p>{_used(result)}</p>"])
+    return _page(f"{_title(result)}, {result['student']}", [*parts, f"<p>{_used(result)}</p>"])
 
 
 def class_html(
-    results: list[dict[str, Any]], errors: dict[str, str], similar: list[tuple[float, str, str, str]]
+    assignment: str, results: list[dict[str, Any]], errors: dict[str, str], similar: list[tuple[float, str, str, str]]
 ) -> str:
     """The class at a glance, for the instructor."""
     names = list(results[0]["units"]) if results else []
@@ -79,7 +80,7 @@ def class_html(
         for r in sorted(results, key=lambda r: r["student"])
     ]  # fmt: skip
     parts = [
-        f"<h1>M13: {len(results)} submissions</h1>",
+        f"<h1>{ASSIGNMENTS[assignment].title}: {len(results)} submissions</h1>",
         '<p><img src="class.png" alt="Scores, and the checks that fail"></p>',
     ]
     if any(r["unsafe"] for r in results):
@@ -97,7 +98,7 @@ def class_html(
     parts.append("<h2>Similar files</h2><p>A place to look, never a verdict: short files on one task look alike.</p>")
     pairs = [[f"{share:.0%}", *map(_e, names)] for share, *names in similar[:50]]
     parts.append(_table(["share", "file", "one", "other"], pairs, numeric={0}))
-    return _page("M13, the class", parts)
+    return _page(f"{ASSIGNMENTS[assignment].title}, the class", parts)
 
 
 def most_failed(results: list[dict[str, Any]]) -> list[tuple[str, int]]:
@@ -110,13 +111,13 @@ def most_failed(results: list[dict[str, Any]]) -> list[tuple[str, int]]:
     return failed.most_common()
 
 
-def class_figure(results: list[dict[str, Any]], path: Path) -> None:
+def class_figure(assignment: str, results: list[dict[str, Any]], path: Path) -> None:
     """Score distribution, and the checks that fail most, as a PNG."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 4.2), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.15))
-    of = results[0]["of"] if results else 100
+    of = ASSIGNMENTS[assignment].points
     step = of / 10
     left.hist([r["score"] for r in results], bins=[step * i for i in range(11)], color="#3b6ea8", edgecolor="white")
     left.set(xlabel=f"points of {of:g}", ylabel="students", title=f"{len(results)} submissions", xlim=(0, of))
@@ -130,12 +131,12 @@ def class_figure(results: list[dict[str, Any]], path: Path) -> None:
     figure.savefig(path, dpi=150)
 
 
-def grades_csv(scores: dict[str, float], of: float, roster: str | None = None, title: str = "M13 mini vLLM") -> str:
+def grades_csv(scores: dict[str, float], assignment: str, roster: str | None = None) -> str:
     """grades.csv as Canvas imports it (docs: community.canvaslms.com, "import grades in the Gradebook").
 
     Args:
         scores: student id -> points.
-        of: points possible.
+        assignment: a name of `ASSIGNMENTS`, whose column and points they are.
         roster: a gradebook that Canvas exported, as text: its names, IDs and sections are taken over by the SIS login
             (the student's id here). Without it the student's id stands in `Student` and `SIS Login ID`.
 
@@ -145,8 +146,8 @@ def grades_csv(scores: dict[str, float], of: float, roster: str | None = None, t
     columns = ["Student", "ID", "SIS User ID", "SIS Login ID", "Section"]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([*columns, title])
-    writer.writerow(["    Points Possible", "", "", "", "", f"{of:g}"])
+    writer.writerow([*columns, ASSIGNMENTS[assignment].column])
+    writer.writerow(["    Points Possible", "", "", "", "", f"{ASSIGNMENTS[assignment].points:g}"])
     known: dict[str, list[str]] = {}
     if roster is not None:
         reader = csv.DictReader(io.StringIO(roster.lstrip("\ufeff")))
@@ -161,18 +162,18 @@ def grades_csv(scores: dict[str, float], of: float, roster: str | None = None, t
     return out.getvalue()
 
 
-def similarities(folders: dict[str, Path]) -> list[tuple[float, str, str, str]]:
+def similarities(folders: dict[str, Path], assignment: str) -> list[tuple[float, str, str, str]]:
     """Pairs of students whose files of one name share much code: (share, file, student, student), highest first.
 
     By copydetect (winnowing, Schleimer et al., SIGMOD 2003); what stands in the released stubs does not count.
     """
     import copydetect
 
-    from grading.intake import ONE_FILE
+    from grading.intake import OPTIONAL
 
     detector = copydetect.CopyDetector(
         test_dirs=[str(folder) for folder in folders.values()],
-        boilerplate_dirs=[str(repo_root() / "assignments" / "m13")],
+        boilerplate_dirs=[str(repo_root() / ASSIGNMENTS[assignment].edited[0][0])],
         extensions=["py"],
         same_name_only=True,
         display_t=0.6,
@@ -185,14 +186,18 @@ def similarities(folders: dict[str, Path]) -> list[tuple[float, str, str, str]]:
     for share, other_share, file, other, *_ in detector.get_copied_code_list():
         path, second = Path(file), Path(other)
         pair = sorted((owner[str(path.parent)], owner[str(second.parent)]))
-        if pair[0] != pair[1] and path.name != ONE_FILE:
+        if pair[0] != pair[1] and path.name not in OPTIONAL:
             key = (path.name, *pair)
             best[key] = max(best.get(key, 0.0), share, other_share)
     return sorted(((share, *key) for key, share in best.items()), reverse=True)
 
 
 def write_reports(
-    folder: Path, results: list[dict[str, Any]], errors: dict[str, str], similar: list[tuple[float, str, str, str]]
+    folder: Path,
+    assignment: str,
+    results: list[dict[str, Any]],
+    errors: dict[str, str],
+    similar: list[tuple[float, str, str, str]],
 ) -> None:
     """All pages below `folder`: `index.html`, `class.png`, and `STUDENT/report.html` and `.txt`."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -201,8 +206,12 @@ def write_reports(
         own.mkdir(exist_ok=True)
         (own / "report.html").write_text(student_html(result), encoding="utf-8")
         (own / "report.txt").write_text(student_text(result), encoding="utf-8")
-    class_figure(results, folder / "class.png")
-    (folder / "index.html").write_text(class_html(results, errors, similar), encoding="utf-8")
+    class_figure(assignment, results, folder / "class.png")
+    (folder / "index.html").write_text(class_html(assignment, results, errors, similar), encoding="utf-8")
+
+
+def _title(result: dict[str, Any]) -> str:
+    return ASSIGNMENTS[result["assignment"]].title
 
 
 def _used(result: dict[str, Any]) -> str:

@@ -17,12 +17,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Table
 
 from ai_playground.workspace import repo_root
+from grading.assignments import ASSIGNMENTS
 from grading.grade import WORK, Results, check_reference, judge_class, key_of, local_pool, reference_submission
 from grading.intake import Submission, find_submissions, take_in
 from grading.release import stale
 from grading.sandbox import Sandbox
+from milestones.points import CHAPTER
 
-ASSIGNMENT = "m13"
 SUBMITTED = WORK / "submitted"
 RECEIVED = WORK / "received"  # what `nbgrader collect` brought, as it came
 
@@ -38,6 +39,7 @@ class Run:
 
 def grade(
     inbox: Path,
+    assignment: str = "m13",
     *,
     jobs: int,
     force: bool = False,
@@ -50,6 +52,7 @@ def grade(
 
     Args:
         inbox: a folder with a folder or archive for each student.
+        assignment: a name of `ASSIGNMENTS`.
         jobs: judging processes on this machine.
         force: judge unchanged ones too.
         unsafe: no sandbox.
@@ -57,14 +60,18 @@ def grade(
 
     Raises:
         SandboxError: the sandbox is missing or does not hold, or the solution itself does not get all points.
-        ValueError: an inbox that is none.
+        ValueError: an inbox that is none, an unknown assignment or a stale generated tree.
     """
-    results, console = results or Results(), console or Console()
+    if assignment not in ASSIGNMENTS:
+        raise ValueError(f"expected an assignment of {', '.join(ASSIGNMENTS)}; found {assignment!r}")
+    results, console = results or Results(assignment), console or Console()
     if differences := stale(repo_root()):  # an interrupted `nbgrader generate_assignment` leaves half a tree
         raise ValueError(
             "the generated tree is out of date; `uv run course release` mends it: " + "; ".join(differences)
         )
     found = find_submissions(inbox)
+    if inbox == SUBMITTED:  # it holds all assignments
+        found = {student: path for student, path in found.items() if (path / assignment).is_dir()}
     make_executor: Callable[[], Executor] = partial(_dask, scheduler) if scheduler else partial(local_pool, jobs)
     window = 64 if scheduler else jobs + 1  # one ready for each process that becomes free
     if not scheduler:
@@ -77,7 +84,7 @@ def grade(
             console.print(f"sandbox: holds; memory of all processes together limited by: {group}")
     run = Run([], [], {})
     with _progress(console) as progress:
-        _judge_reference(results.folder.parent, make_executor, unsafe, progress)
+        _judge_reference(assignment, results.folder.parent, make_executor, unsafe, progress)
         task = progress.add_task("submissions", total=len(found))
         in_hand: dict[str, float] = {}
 
@@ -91,7 +98,8 @@ def grade(
 
         def changed() -> Iterator[Submission]:
             for student, path in found.items():
-                submission = take_in(student, path / ASSIGNMENT if (path / ASSIGNMENT).is_dir() else path)
+                own = path / assignment  # nbgrader's layout
+                submission = take_in(student, own if own.is_dir() else path, assignment)
                 store(submission, path)
                 earlier = results.read(student)
                 if earlier and earlier.get("key") == key_of(submission, unsafe):
@@ -114,7 +122,7 @@ def grade(
     return run
 
 
-def publish(run: Run, *, gradebook: bool, roster: Path | None, console: Console) -> None:
+def publish(run: Run, assignment: str = "m13", *, gradebook: bool, roster: Path | None, console: Console) -> None:
     """Gradebook, reports and grades.csv for everybody who has a result.
 
     Raises:
@@ -123,40 +131,38 @@ def publish(run: Run, *, gradebook: bool, roster: Path | None, console: Console)
     from grading import gradebook as book
     from grading import report
 
-    results = Results()
+    results, work = Results(assignment), WORK / assignment
     everybody = [result for student in sorted([*run.judged, *run.unchanged]) if (result := results.read(student))]
     scores = {result["student"]: result["score"] for result in everybody}
     if gradebook:
         with _progress(console) as progress:
             task = progress.add_task("gradebook", total=len(everybody))
-            known = book.scores()
+            known = book.scores(assignment)
             missing = [student for student in run.unchanged if student not in known]
             progress.update(task, total=len(run.judged) + len(missing))
-            failures = book.record([*run.judged, *missing], lambda student: progress.advance(task))
+            failures = book.record([*run.judged, *missing], assignment, lambda student: progress.advance(task))
         for student, why in failures.items():
             console.print(f"[red]{student} is judged, but not in the gradebook:[/] {why}", highlight=False)
-        scores |= {student: score for student, score in book.scores().items() if student in scores}
+        scores |= {student: score for student, score in book.scores(assignment).items() if student in scores}
     with console.status("similarities and reports"):
-        folders = {result["student"]: SUBMITTED / result["student"] / ASSIGNMENT for result in everybody}
-        similar = report.similarities(folders) if len(folders) > 1 else []
-        report.write_reports(WORK / "reports", everybody, run.errors, similar)
-    table = report.grades_csv(
-        scores, everybody[0]["of"] if everybody else 0, roster.read_text(encoding="utf-8") if roster else None
-    )
-    (WORK / "grades.csv").write_text(table, encoding="utf-8")
+        folders = {result["student"]: SUBMITTED / result["student"] / assignment for result in everybody}
+        similar = report.similarities(folders, assignment) if len(folders) > 1 else []
+        report.write_reports(work / "reports", assignment, everybody, run.errors, similar)
+    table = report.grades_csv(scores, assignment, roster.read_text(encoding="utf-8") if roster else None)
+    (work / "grades.csv").write_text(table, encoding="utf-8")
     console.print(_table(everybody, scores))
     for student, why in run.errors.items():
         console.print(f"[red]{student} was not judged and has no score:[/] {why}", highlight=False)
     console.print(
         f"{len(run.judged)} judged, {len(run.unchanged)} unchanged, {len(run.errors)} not judged. "
-        f"Reports: {WORK / 'reports' / 'index.html'}   Grades: {WORK / 'grades.csv'}",
+        f"Reports: {work / 'reports' / 'index.html'}   Grades: {work / 'grades.csv'}",
         soft_wrap=True,
     )
 
 
 def _table(results: list[dict[str, Any]], scores: dict[str, float]) -> Table:
     names = list(results[0]["units"]) if results else []
-    chapter = [name for name in names if not name.startswith("m13")]
+    chapter = [name for name in names if name in CHAPTER]
     table = Table(
         "student", *(["chapter"] if chapter else []), *(n for n in names if n not in chapter), "score", "s", "notes"
     )
@@ -173,13 +179,13 @@ def _table(results: list[dict[str, Any]], scores: dict[str, float]) -> Table:
 
 def store(submission: Submission, path: Path, submitted: Path = SUBMITTED) -> None:
     """Put the cleaned files where nbgrader looks for them; what stood there before is kept in RECEIVED."""
-    folder = submitted / submission.student / ASSIGNMENT
+    folder = submitted / submission.student / submission.assignment
     there = {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()} if folder.is_dir() else {}
-    stamp = there.pop("timestamp.txt", None) or _stamp(path)
+    stamp = there.pop("timestamp.txt", None) or _stamp(path / submission.assignment, path)
     if there == submission.files and not any(p.is_dir() or p.is_symlink() for p in folder.iterdir()):
         return
     if folder.exists():
-        kept = RECEIVED / submission.student / time.strftime("%Y%m%dT%H%M%S")
+        kept = RECEIVED / submission.student / submission.assignment / time.strftime("%Y%m%dT%H%M%S")
         kept.parent.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(kept, ignore_errors=True)
         folder.rename(kept)
@@ -189,17 +195,19 @@ def store(submission: Submission, path: Path, submitted: Path = SUBMITTED) -> No
     (folder / "timestamp.txt").write_bytes(stamp)
 
 
-def _stamp(path: Path) -> bytes:
+def _stamp(collected: Path, path: Path) -> bytes:
     """When a submission came: nbgrader's own file, or the time of the folder or archive."""
     with contextlib.suppress(OSError):
-        return (path / ASSIGNMENT / "timestamp.txt").read_bytes()[:100]
+        return (collected / "timestamp.txt").read_bytes()[:100]
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(path.stat().st_mtime)).encode()
 
 
-def _judge_reference(folder: Path, make_executor: Callable[[], Executor], unsafe: bool, progress: Progress) -> None:
+def _judge_reference(
+    assignment: str, folder: Path, make_executor: Callable[[], Executor], unsafe: bool, progress: Progress
+) -> None:
     """The solution must get all points first: else the machine or the checks are broken, not the class."""
-    submission = reference_submission()
-    kept = Results(folder / "reference")
+    submission = reference_submission(assignment)
+    kept = Results(assignment, folder / "reference")
     earlier = kept.read("reference")
     if earlier and earlier.get("key") == key_of(submission, unsafe):
         return check_reference(earlier)

@@ -3,7 +3,7 @@
     with Sandbox() as sandbox:
         sandbox.check()                       # once, before the class
         with sandbox.worker(submission) as worker:
-            run_check(check, sandbox.engine(submission), worker)
+            run_check(check, sandbox.path(submission, "checkpoints/myllm/src/serve_myllm.py"), worker)
 
 In it there are the system and the Python environment (read-only), the library and the checks, the workspace's files,
 one submission, and a small private /tmp. There are no solutions, no other students, no network, no capabilities, no
@@ -17,6 +17,7 @@ first binds each of them below one empty folder, in a mount namespace of its own
 import contextlib
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -26,7 +27,8 @@ import sys
 import tempfile
 import threading
 import time
-from pathlib import Path
+from collections.abc import Iterable
+from pathlib import Path, PurePath
 from typing import Any
 
 from ai_playground.workspace import default_workspace, repo_root
@@ -42,7 +44,8 @@ OPEN_FILES = 256
 TMP_SIZE = 96 * MIB
 FIRST_UID = 64_100  # this and the next thousand belong to nobody, so that limits a uid are limits a sandbox
 
-SUBMISSION_FOLDERS = ("assignments/m13", "checkpoints/myllm/src")  # what a submission has, as in the repository
+# What a submission may have, laid out as in the repository.
+SUBMISSION_FOLDERS = ("assignments/m13", "checkpoints/myllm/src", "projects/p3_kv_serve")
 WORKSPACE_FILES = ("config.json", "tokenizer.json", "final.pt", "metrics.json")
 
 INSTALL = """Grading runs student code in bubblewrap, which needs Linux.
@@ -78,8 +81,10 @@ class Sandbox:
         if missing := [name for name in needed if not shutil.which(name)]:
             raise SandboxError(f"expected the commands {', '.join(needed)}; missing: {', '.join(missing)} (util-linux)")
         self.uid = FIRST_UID + os.getpid() % 1_000 if self.is_root else os.geteuid()
-        self.stage = tempfile.mkdtemp(prefix="course-stage-") if self.is_root else ""
-        if self.stage:
+        self.stage = ""
+        if self.is_root:
+            _sweep(Path(tempfile.gettempdir()).glob("course-stage-*"))
+            self.stage = tempfile.mkdtemp(prefix=f"course-stage-{os.getpid()}-")
             os.chmod(self.stage, 0o755)
 
     def __enter__(self) -> "Sandbox":
@@ -90,19 +95,15 @@ class Sandbox:
             with contextlib.suppress(FileNotFoundError):
                 os.rmdir(self.stage)
 
-    def engine(self, submission: Path) -> Path:
-        """Where the worker finds the engine of a submission."""
-        return (submission if self.unsafe else repo_root()) / "checkpoints" / "myllm" / "src" / "serve_myllm.py"
-
-    def notebook(self, submission: Path, name: str) -> Path:
-        """Where the worker finds a notebook of a submission."""
-        return (submission if self.unsafe else repo_root()) / "assignments" / "m13" / name
+    def path(self, submission: Path, name: str | PurePath) -> Path:
+        """Where the worker finds a file or folder of a submission, named as in the repository."""
+        return (submission if self.unsafe else repo_root()) / name
 
     def worker(self, submission: Path) -> Worker:
         """A worker that sees this submission and no other; not started yet.
 
         Args:
-            submission: a folder laid out as the repository, with SUBMISSION_FOLDERS.
+            submission: a folder laid out as the repository, with some of SUBMISSION_FOLDERS.
         """
         if self.unsafe:
             return Worker()
@@ -252,6 +253,7 @@ class ControlGroup:
             for controller in {"memory", "pids", "cpuacct"} & set(controllers.split(",")):
                 parent = root / controller / path.lstrip("/")
                 if parent.is_dir():
+                    _sweep(parent.glob("course-*"))
                     (parent / name).mkdir()
                     self.folders[controller] = parent / name
         if "memory" in self.folders:
@@ -262,6 +264,7 @@ class ControlGroup:
             parent = root / path.lstrip("/")
             if "memory" not in (parent / "cgroup.subtree_control").read_text().split():
                 (parent / "cgroup.subtree_control").write_text("+memory +pids")
+            _sweep(parent.glob("course-*"))
             (parent / name).mkdir()
             self.folders = {"memory": parent / name, "pids": parent / name, "cpuacct": parent / name}
             self.kind = "v2"
@@ -316,6 +319,15 @@ class ControlGroup:
         self.folders = {}
 
 
+def _sweep(folders: Iterable[Path]) -> None:
+    """Remove the empty folders of graders that were killed; their names hold the grader's pid."""
+    for folder in folders:
+        pid = re.search(r"\d+", folder.name)
+        if pid and not Path("/proc", pid[0]).exists():
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+
+
 # What stands in it ----------------------------------------------------------------------------------------------
 
 # The environment of bubblewrap itself. The first process in the sandbox keeps a copy that student code can read.
@@ -328,7 +340,8 @@ def _binds(submission: Path | None) -> list[tuple[str, str]]:
     paths = [*_python(), root / "src" / "ai_playground", root / "milestones", *(ws / name for name in WORKSPACE_FILES)]
     binds = [(str(path), str(path)) for path in paths if path.exists()]
     if submission is not None:
-        binds += [(str(submission / name), str(root / name)) for name in SUBMISSION_FOLDERS]
+        folders = (name for name in SUBMISSION_FOLDERS if (submission / name).is_dir())
+        binds += [(str(submission / name), str(root / name)) for name in folders]
     return binds
 
 

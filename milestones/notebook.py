@@ -1,10 +1,10 @@
-"""The graded cells of `milestones.ipynb`: the same checks as `uv run pytest tests/milestones`, for nbgrader."""
+"""The graded cells of `milestones.ipynb` and of p3's notebook: the same checks as pytest runs, for nbgrader."""
 
 import importlib
 
 from milestones.engines import engine_path
 from milestones.harness import Worker, run_check
-from milestones.points import MILESTONES, VISIBLE_SHARE
+from milestones.points import MILESTONES, P3, P3_SHOWN_WHOLE, VISIBLE_SHARE
 
 
 class MilestoneOpen(AssertionError):
@@ -15,22 +15,30 @@ class MilestoneOpen(AssertionError):
 
 
 def check_milestone(name: str) -> float:
-    """Run the checks of one milestone on your engine, print what came of each, and return its points so far.
+    """Run the checks of one milestone, or of one part of p3, on your engine, and return its points so far.
 
-    When a class is graded this is not run: the cell gets what the class grader found, hidden cases included.
+    What came of each check is printed. When a class is graded this is not run: the cell gets what the class grader
+    found, hidden cases included.
 
     Args:
-        name: `m13a` to `m13d`.
+        name: `m13a` to `m13d`, or `p3_full`, `p3_cached`, `p3_sampler`, `p3_rules`.
 
     Raises:
         MilestoneOpen: with the first check that does not pass.
     """
-    checks = importlib.import_module(f"milestones.{name}").CHECKS
+    module = importlib.import_module(f"milestones.{'p3' if name in P3 else name}")
+    checks = [check for check in module.CHECKS if name not in P3 or check.name in P3[name]]
     with Worker() as worker:
         for check in checks:
-            result = run_check(check, engine_path("assignments"), worker)
+            result = run_check(check, engine_path("assignments", check.assignment), worker)
             if result.status != "passed":
                 raise MilestoneOpen(f"{check.name}: {result.status.replace('_', ' ')}\n{result.message}")
             print(f"{check.name}: passed")
-    print(f"All {len(checks)} checks pass. The grader's own cases carry {1 - VISIBLE_SHARE:.0%} of the points.")
-    return float(MILESTONES[name] * VISIBLE_SHARE)
+    if name in P3:
+        points = sum(of if key in P3_SHOWN_WHOLE else VISIBLE_SHARE * of for key, of in P3[name].items())
+        total = sum(P3[name].values())
+    else:
+        points, total = VISIBLE_SHARE * MILESTONES[name], MILESTONES[name]
+    carried = f" The grader's own cases carry {1 - points / total:.0%} of the points." if points < total else ""
+    print(f"All {len(checks)} checks pass.{carried}")
+    return float(points)

@@ -26,19 +26,17 @@ CHAPTER: dict[str, int] = {
     "q_preemption": 1,
 }
 
-# p3 is an assignment of its own: 100 points, for each of its checks. A check that the grader has cases of its own for
-# is split by VISIBLE_SHARE.
-P3: dict[str, int] = {
-    "p3.full_tokens": 10,
-    "p3.full_edges": 5,
-    "p3.full_refusals": 5,
-    "p3.cached_tokens": 25,
-    "p3.cached_edges": 10,
-    "p3.cached_refusals": 5,
-    "p3.cached_work": 15,
-    "p3.sampler_distribution": 10,
-    "p3.sampler_edges": 5,
-    "p3.sampler_generator": 4,
-    "p3.sampler_refusals": 3,
-    "p3.no_inference_import": 3,
+# p3 is an assignment of its own: 100 points, for each of its checks, by its parts. VISIBLE_SHARE holds for each check
+# but for those that the grader has no further cases for.
+P3: dict[str, dict[str, int]] = {
+    "p3_full": {"p3.full_tokens": 10, "p3.full_edges": 5, "p3.full_refusals": 5},
+    "p3_cached": {"p3.cached_tokens": 25, "p3.cached_edges": 10, "p3.cached_refusals": 5, "p3.cached_work": 15},
+    "p3_sampler": {
+        "p3.sampler_distribution": 10,
+        "p3.sampler_edges": 5,
+        "p3.sampler_generator": 4,
+        "p3.sampler_refusals": 3,
+    },
+    "p3_rules": {"p3.no_inference_import": 3},
 }
+P3_SHOWN_WHOLE = ("p3.sampler_refusals", "p3.no_inference_import")

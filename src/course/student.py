@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 SESSIONS = ("s4_1", "s4_2")  # the chapter's graded cells
 MILESTONES = ("m13a", "m13b", "m13c", "m13d")
+PARTS = (*SESSIONS, *MILESTONES, "p3")
 STATE = ROOT / ".course" / "state.json"  # which hints were given, and what the last run found; git ignores it
 STUDENT_FILES = ("assignments/m13/*.py", "assignments/m13/*.ipynb", "checkpoints/myllm/src/*.py")
 MARKS = {"passed": "[green]passed[/green]", "failed": "[red]failed[/red]", "not_written": "[dim]not written yet[/dim]"}
@@ -31,7 +32,7 @@ EngineOption = Annotated[str, typer.Option(help="`assignments` (yours), `solutio
 
 
 def check(
-    name: Annotated[str, typer.Argument(help="A part, such as m13b or s4_1, or one check, such as m13b.lengths.")],
+    name: Annotated[str, typer.Argument(help="A part, such as m13b, s4_1 or p3, or one check, such as m13b.lengths.")],
     engine: EngineOption = "assignments",
     workspace: Annotated[Path | None, typer.Option(help="The folder of the trained model.")] = None,
 ) -> None:
@@ -111,9 +112,9 @@ def watch(
     from milestones.harness import Worker
 
     checks = [check for part in ([name] if name else MILESTONES) for check in _checks(part)]
-    path = _engine_path(engine)
-    folders = {path if path.is_dir() else path.parent}
-    if engine == "assignments":
+    paths = {_engine_path(engine, check) for check in checks}
+    folders = {path if path.is_dir() else path.parent for path in paths}
+    if engine == "assignments" and name != "p3":
         folders.add(ROOT / "assignments" / "m13")
     console.print(f"Watching {', '.join(map(str, sorted(folders)))}; Ctrl-C ends it.")
     with Worker() as worker:
@@ -143,8 +144,8 @@ def _checks(name: str) -> list["Check"]:
     import importlib
 
     milestone = name.lower().split(".")[0]
-    if milestone not in SESSIONS + MILESTONES:
-        raise typer.BadParameter(f"no part {name!r}; there are {', '.join(SESSIONS + MILESTONES)}")
+    if milestone not in PARTS:
+        raise typer.BadParameter(f"no part {name!r}; there are {', '.join(PARTS)}")
     module = "chapter" if milestone in SESSIONS else milestone
     checks = [c for c in importlib.import_module(f"milestones.{module}").CHECKS if c.milestone == milestone]
     wanted = [check for check in checks if name.lower() in (milestone, check.name)]
@@ -157,7 +158,7 @@ def _run(checks: list["Check"], engine: str, worker: "Worker", *, show: bool) ->
     from milestones.harness import run_check
 
     for check in checks:
-        result = run_check(check, _engine_path(engine, check.milestone in SESSIONS), worker)
+        result = run_check(check, _engine_path(engine, check), worker)
         if show:
             console.print(f"{MARKS[result.status]}  {check.name}  [dim]{check.claim} ({result.seconds:.1f} s)[/dim]")
             if result.message:
@@ -165,15 +166,15 @@ def _run(checks: list["Check"], engine: str, worker: "Worker", *, show: bool) ->
         yield result
 
 
-def _engine_path(name: str, notebook: bool = False) -> Path:
-    """Where an engine is, or the notebook of the same student."""
+def _engine_path(name: str, check: "Check") -> Path:
+    """Where a check finds an engine, or the notebook of the same student."""
     from milestones.engines import available_engines, engine_path
 
-    if notebook:
+    if check.milestone in SESSIONS:
         folder = ROOT / name / "m13" if name in available_engines() else Path(name)
         name = str(folder / "mini_vllm.ipynb")
     try:
-        return engine_path(name)
+        return engine_path(name, check.assignment)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
 
@@ -191,6 +192,8 @@ def _hints(milestone: str) -> list[str]:
     Raises:
         typer.BadParameter: no such card, or one without hints.
     """
+    if milestone.lower() == "p3":
+        raise typer.BadParameter("p3 has no hints: it is done from memory. projects/p3_kv_serve/README.md is its brief")
     cards = ROOT / "milestones"
     path = cards / f"{milestone.lower()}.md"
     if not path.is_file():

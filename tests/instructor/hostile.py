@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ai_playground.workspace import repo_root
-from grading.intake import released
+from grading.assignments import released
 
 SOLUTIONS = repo_root() / "solutions" / "m13"
 A = (SOLUTIONS / "m13a_load_model.py").read_text(encoding="utf-8")
 B = (SOLUTIONS / "m13b_greedy.py").read_text(encoding="utf-8")
-NOTEBOOK = next((name for name in released() if name.endswith(".ipynb")), "")
+NOTEBOOK, CHAPTER = "milestones.ipynb", "mini_vllm.ipynb"  # one has graded cells alone, the other answers too
 
 
 @dataclass
@@ -184,16 +184,18 @@ def the_class(secret: Path, port: int, results: Path) -> list[Student]:
         Student("os_exit", stub, "ended by itself", modules(instead("import os\nos._exit(0)"))),
         Student("sys_exit", stub, "SystemExit", modules("import sys\nsys.exit(0)\n" + B)),
         Student("kills_itself", stub, "exit status -9", modules(instead("import os\nos.kill(os.getpid(), 9)"))),
-        Student("kills_its_parent", stub, "ended by itself", modules(instead("import os\nos.kill(os.getppid(), 9)"))),
+        Student("kills_its_parent", stub, "ended by itself", modules(instead(
+            "import os, time\nos.kill(os.getppid(), 9)\ntime.sleep(60)"))),
         Student("kills_everybody", stub, "", modules(instead("import os\nos.kill(-1, 9)"))),
         Student("no_tests", right, files=modules(B, **{NOTEBOOK: notebook(
             lambda cells: [cells.remove(cell) for cell in graded(cells)])})),
         Student("edited_tests", right, files=modules(B, **{NOTEBOOK: notebook(edit_tests)})),
         Student("repeated_tests", right, files=modules(B, **{NOTEBOOK: notebook(
             lambda cells: cells.extend(graded(cells)))})),
-        Student("broken_notebook", right, "is no notebook", modules(B, **{NOTEBOOK: b'{"cells": [{'})),
-        Student("deep_notebook", right, "is no notebook", modules(B, **{NOTEBOOK: b"[" * 200_000})),
-        Student("renamed_notebook", right, "", modules(B, **{"My copy.ipynb": released().get(NOTEBOOK, b"")})),
+        Student("broken_notebook", right, "is no notebook", modules(B, **{CHAPTER: b'{"cells": [{'})),
+        Student("deep_notebook", right, "is no notebook", modules(B, **{CHAPTER: b"[" * 200_000})),
+        Student("renamed_notebook", right, "My copy.ipynb has its cells", modules(B, **{
+            "My copy.ipynb": released()[CHAPTER]})),
         Student("link_to_a_secret", stub, "m13b_greedy.py was not handed in", build=link(str(secret))),
         Student("link_to_the_solution", stub, "was not handed in", build=link(str(SOLUTIONS / "m13b_greedy.py"))),
         Student("pipe", stub, "was not handed in", build=pipe),

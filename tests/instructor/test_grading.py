@@ -14,7 +14,8 @@ import pytest
 
 from ai_playground.workspace import repo_root
 from grading import grade
-from grading.grade import judge_class, units
+from grading.assignments import ASSIGNMENTS, Unit, Worth
+from grading.grade import judge_class
 from grading.intake import find_submissions, take_in
 from grading.sandbox import FIRST_UID, Sandbox
 from tests.instructor.hostile import Student, the_class
@@ -26,15 +27,17 @@ pytestmark = pytest.mark.skipif(
 FEW = {"m13a.shipped_model": 1, "m13a.other_shapes": 1, "m13b.shipped_prompts": 2, "m13b.shapes": 3}
 
 
-def few_units() -> tuple[grade.Unit, ...]:
+def few_units() -> tuple[Unit, ...]:
     """M13a and M13b with few cases and short limits: who gets through here is not a question of cases."""
 
-    def few(checks: tuple) -> tuple:
-        return tuple(replace(c, cases=c.cases[: FEW[c.name]], limit=4.0) for c in checks if c.name in FEW)
+    def few(checks: Worth) -> Worth:
+        kept = [(check, of) for check, of in checks if check.name in FEW]
+        more = sum(of for _, of in checks) / sum(of for _, of in kept)  # the unit is worth what it was
+        return tuple((replace(c, cases=c.cases[: FEW[c.name]], limit=4.0), of * more) for c, of in kept)
 
     return tuple(
         replace(unit, visible=few(unit.visible), hidden=few(unit.hidden))
-        for unit in units()
+        for unit in ASSIGNMENTS["m13"].units()
         if unit.name in ("m13a", "m13b")
     )
 
@@ -54,16 +57,19 @@ def tree_digest(*folders: Path) -> dict[str, str]:
 def strangers() -> list[str]:
     """Processes of the sandbox's uids, or for an ordinary user those called like the worker."""
     found = []
-    for status in Path("/proc").glob("[0-9]*/status"):
+    for path in Path("/proc").glob("[0-9]*/status"):
         try:
-            uid = int(status.read_text().split("Uid:")[1].split()[0])
-            command = (status.parent / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+            status = path.read_text()
+            uid = int(status.split("Uid:")[1].split()[0])
+            command = (path.parent / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
         except (OSError, IndexError):
+            continue
+        if "State:\tZ" in status:  # it has ended, and waits for its parent to notice
             continue
         if FIRST_UID <= uid < FIRST_UID + 1_000 or (
             os.geteuid() and uid == os.geteuid() and "milestones.worker" in command
         ):
-            found.append(f"{status.parent.name}: {command}")
+            found.append(f"{path.parent.name}: {command}")
     return found
 
 
@@ -78,7 +84,8 @@ def graded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     inbox.mkdir(), results.mkdir()
     secret.write_text("the exam questions")
     (results / "gradebook.db").write_bytes(b"grades")
-    patch.setattr(grade, "units", few_units)
+    few = few_units()
+    patch.setitem(ASSIGNMENTS, "m13", replace(ASSIGNMENTS["m13"], units=lambda: few))
     patch.setattr(grade, "IMPORT_SECONDS", 5.0)
     patch.setattr(grade, "AFTER_TIMEOUT", 1.0)
     patch.setenv("COURSE_TEST_SECRET", "in the environment")

@@ -1,6 +1,7 @@
 """The whole way, in a copy of the checkout: `course grade`, nbgrader's own commands, reports, a second run."""
 
 import csv
+import html
 import json
 import os
 import shutil
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from ai_playground.workspace import repo_root
+from grading.assignments import ASSIGNMENTS
 from tests.instructor.hostile import NOTEBOOK, B, Student, graded, instead, modules, notebook
 
 pytestmark = pytest.mark.skipif(
@@ -28,7 +30,7 @@ class Checkout:
     def __init__(self, folder: Path) -> None:
         self.root = folder / "checkout"
         skipped = shutil.ignore_patterns("__pycache__", "work", "*.partial")
-        for name in ("src", "milestones", "solutions", "assignments", "checkpoints", "grading"):
+        for name in ("src", "milestones", "solutions", "assignments", "projects", "checkpoints", "grading"):
             shutil.copytree(repo_root() / name, self.root / name, ignore=skipped)
         for name in ("nbgrader_config.py", "pyproject.toml"):
             shutil.copy(repo_root() / name, self.root)
@@ -60,10 +62,11 @@ class Checkout:
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout + done.stderr
 
-    def scores(self) -> dict[str, float]:
-        with (self.work / "grades.csv").open() as file:
+    def scores(self, assignment: str = "m13") -> dict[str, float]:
+        with (self.work / assignment / "grades.csv").open() as file:
             rows = list(csv.reader(file))
-        assert rows[0] == ["Student", "ID", "SIS User ID", "SIS Login ID", "Section", "M13 mini vLLM"]
+        title = ASSIGNMENTS[assignment].column
+        assert rows[0] == ["Student", "ID", "SIS User ID", "SIS Login ID", "Section", title]
         assert rows[1][0].strip() == "Points Possible"
         return {row[3]: float(row[5]) for row in rows[2:]}
 
@@ -72,7 +75,8 @@ class Checkout:
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
     """A graded class of five."""
     checkout = Checkout(tmp_path_factory.mktemp("cycle"))
-    right = {path.name: path.read_text() for path in (repo_root() / "solutions" / "m13").glob("m13*.py")}
+    solutions = repo_root() / "solutions" / "m13"
+    right = {path.name: path.read_text() for path in (*solutions.glob("m13*.py"), solutions / "mini_vllm.ipynb")}
     for student in (
         Student("right", files=right),
         Student("copycat", files=right),
@@ -88,34 +92,34 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
 def test_the_class_is_graded(checkout: Checkout) -> None:
     scores = checkout.scores()
     assert scores["right"] == scores["copycat"] > scores["repeated"] > scores["script"] > scores["untouched"] == 0
-    results = {path.stem: json.loads(path.read_text()) for path in (checkout.work / "results").glob("*.json")}
+    results = {path.stem: json.loads(path.read_text()) for path in (checkout.work / "m13" / "results").glob("*.json")}
     assert {student: result["score"] for student, result in results.items()} == scores
     assert results["right"]["score"] == results["right"]["of"]
     assert "5 judged, 0 unchanged, 0 not judged" in checkout.printed
 
 
 def test_reports_say_what_happened_and_nothing_hidden(checkout: Checkout) -> None:
-    reports = checkout.work / "reports"
+    reports = checkout.work / "m13" / "reports"
     page = (reports / "script" / "report.html").read_text()
     assert "&lt;script&gt;alert(1)" in page and "<script" not in page
     assert "hidden checks" in (reports / "script" / "report.txt").read_text()
     index = (reports / "index.html").read_text()
     assert (reports / "class.png").read_bytes().startswith(b"\x89PNG")
     assert "copycat" in index.split("Similar files")[1] and "right" in index.split("Similar files")[1]
-    results = json.loads((checkout.work / "results" / "script.json").read_text())
-    secret = [c["message"] for u in results["units"].values() for c in u["hidden"] if c["message"]]
+    results = json.loads((checkout.work / "m13" / "results" / "script.json").read_text())
+    secret = [c["message"] for u in results["units"].values() for c in u["hidden"] if "input:" in c["message"]]
     assert secret
     for message in secret:
-        case = message.split("input:")[1].splitlines()[0].strip()
-        assert not case or case not in page
+        line = next(line for line in message.splitlines() if line.startswith("  input:"))
+        assert line == "  input:        " or f"{html.escape(line)}\n" not in page
 
 
 def test_a_second_run_judges_only_what_changed(checkout: Checkout) -> None:
-    before = (checkout.work / "results" / "right.json").read_bytes()
+    before = (checkout.work / "m13" / "results" / "right.json").read_bytes()
     (checkout.inbox / "untouched" / "m13a_load_model.py").write_text(modules(None)["m13a_load_model.py"])
     printed = checkout.run("course", "grade", str(checkout.inbox))
     assert "1 judged, 4 unchanged" in printed
-    assert (checkout.work / "results" / "right.json").read_bytes() == before
+    assert (checkout.work / "m13" / "results" / "right.json").read_bytes() == before
     assert checkout.scores()["untouched"] > 0
 
 
@@ -153,6 +157,28 @@ def test_feedback_and_export_by_nbgrader(checkout: Checkout) -> None:
     assert exported["right"] == checkout.scores()["right"]
 
 
+def test_p3_is_graded_on_the_same_path(checkout: Checkout) -> None:
+    inbox = checkout.inbox.parent / "p3"
+    right = (repo_root() / "solutions" / "p3_kv_serve" / "kv_generate.py").read_text()
+    uncached = f"{right}\ngenerate_cached = generate_full\n"
+    inbox.mkdir()
+    for student in (
+        Student("right", files={"kv_generate.py": right, "given_model.py": "1 / 0"}),
+        Student("uncached", files={"projects/p3_kv_serve/kv_generate.py": uncached}),
+        Student("cheat", files={"kv_generate.py": f"import ai_playground.inference.generate\n{right}"}),
+        Student("untouched"),
+    ):
+        student.hand_in(inbox)
+    printed = checkout.run("course", "grade", str(inbox), "--assignment", "p3_kv_serve")
+    assert "4 judged, 0 unchanged, 0 not judged" in printed
+    scores = checkout.scores("p3_kv_serve")
+    assert scores == {"right": 100.0, "uncached": 85.0, "cheat": 97.0, "untouched": 0.0}
+    report = (checkout.work / "p3_kv_serve" / "reports" / "uncached" / "report.txt").read_text()
+    assert report.startswith("p3, uncached: 85 of 100 points") and "hidden checks: 24 of 33 points" in report
+    checkout.run("nbgrader", "generate_feedback", "p3_kv_serve")
+    assert list((checkout.work / "feedback" / "right" / "p3_kv_serve").glob("*.html"))
+
+
 def test_release_fetch_submit_collect_grade(checkout: Checkout) -> None:
     checkout.run("nbgrader", "generate_assignment", "m13", "--force")
     checkout.run("nbgrader", "release_assignment", "m13", "--force")
@@ -165,7 +191,7 @@ def test_release_fetch_submit_collect_grade(checkout: Checkout) -> None:
     checkout.run("nbgrader", "collect", "m13")
     printed = checkout.run("course", "grade")
     assert "1 judged" in printed
-    result = json.loads((checkout.work / "results" / f"{user}.json").read_text())
+    result = json.loads((checkout.work / "m13" / "results" / f"{user}.json").read_text())
     # M13a was handed in as its stub, and M13b's shipped prompts need it.
     assert 0 < result["units"]["m13b"]["score"] < result["units"]["m13b"]["of"]
     assert result["units"]["m13a"]["score"] == 0

@@ -14,8 +14,9 @@ import pytest
 
 from ai_playground.workspace import repo_root
 from grading import grade, gradescope
+from grading.assignments import released
 from grading.grade import judge_class, key_of
-from grading.intake import Submission, released
+from grading.intake import Submission
 from tests.instructor.hostile import A
 
 needs_bubblewrap = pytest.mark.skipif(
@@ -106,7 +107,7 @@ def runs(text: str) -> set[tuple[str, ...]]:
 def test_gradescopes_results_follow_its_format(tmp_path: Path) -> None:
     (tmp_path / "submission").mkdir()
     (tmp_path / "submission" / "m13a_load_model.py").write_text(A)
-    gradescope.main(tmp_path / "submission", tmp_path / "results.json")
+    gradescope.main("m13", tmp_path / "submission", tmp_path / "results.json")
     results = json.loads((tmp_path / "results.json").read_text())
     assert results["score"] == 10
     assert sum(test["score"] for test in results["tests"]) == pytest.approx(results["score"], abs=0.01)

@@ -13,7 +13,7 @@ from ai_playground.workspace import repo_root
 from milestones import p3
 from milestones.harness import Check, Result, Worker, run_check
 from milestones.p3_probes import forbidden_imports
-from milestones.points import P3
+from milestones.points import P3, P3_SHOWN_WHOLE
 from milestones.reference import build_model, greedy
 from projects.p3_kv_serve.given_model import GPTConfig, given_model
 
@@ -527,9 +527,11 @@ def test_one_function_at_a_time_can_be_written(tmp_path: Path, worker: Worker) -
 
 
 def test_the_points_are_a_hundred_and_for_every_check() -> None:
-    assert set(P3) == set(CHECKS) and sum(P3.values()) == 100
+    points_of = {name: points for part in P3.values() for name, points in part.items()}
+    assert set(points_of) == set(CHECKS) and sum(points_of.values()) == 100
+    assert {check.name for check in hidden_checks()} == set(CHECKS) - set(P3_SHOWN_WHOLE)
     brief = (repo_root() / "projects" / "p3_kv_serve" / "README.md").read_text(encoding="utf-8")
-    for name, points in P3.items():
+    for name, points in points_of.items():
         short = name.removeprefix("p3.")
         assert f"`{short}` {points}" in brief or f"`{short}`, once all three functions are there | {points} |" in brief
 

@@ -128,7 +128,8 @@ def edit(path: Path, old: str, new: str) -> None:
 def test_the_tree_holds_stubs_and_the_notebook_and_nothing_hidden(course: Path) -> None:
     regenerate(course)
     assert sorted(tree(course / "assignments")) == ["m13/m13b_greedy.py", "m13/mini_vllm.ipynb"]
-    assert sorted(tree(course / "projects")) == ["p3_kv_serve/README.md", "p3_kv_serve/kv_generate.py"]
+    names = ["README.md", "kv_generate.py", "p3_kv_serve.ipynb"]
+    assert sorted(tree(course / "projects")) == [f"p3_kv_serve/{name}" for name in names]
     stub = (course / "projects/p3_kv_serve/kv_generate.py").read_text()
     assert '"p3: generate_cached is not written yet. Card: projects/p3_kv_serve/README.md"' in stub
     cells = {cell.id: cell for cell in nbformat.read(course / "assignments/m13/mini_vllm.ipynb", 4).cells}
@@ -137,6 +138,16 @@ def test_the_tree_holds_stubs_and_the_notebook_and_nothing_hidden(course: Path) 
     assert cells["check"].source == "assert gather_slots([0], 1) == [0]"
     assert cells["check"].outputs == [] and cells["check"].execution_count is None
     assert cells["check"].metadata.nbgrader.checksum
+
+
+def test_modules_alone_get_a_notebook_with_a_graded_cell_for_each_part(course: Path) -> None:
+    regenerate(course)
+    notebook = nbformat.read(course / "projects/p3_kv_serve/p3_kv_serve.ipynb", 4)
+    graded = {cell.metadata.nbgrader.grade_id: cell for cell in notebook.cells if "nbgrader" in cell.metadata}
+    points = {name: cell.metadata.nbgrader.points for name, cell in graded.items()}
+    assert points == {"test_p3_full": 20, "test_p3_cached": 55, "test_p3_sampler": 22, "test_p3_rules": 3}
+    assert graded["test_p3_full"].source == 'check_milestone("p3_full")'
+    assert (course / "solutions/p3_kv_serve/p3_kv_serve.ipynb").is_file()
 
 
 def test_nbgraders_own_generate_gives_the_same_bytes_and_fails_closed(
@@ -178,7 +189,7 @@ def test_nbgrader_keeps_the_students_modules_or_gets_no_settings_at_all(course: 
 
 
 def test_the_tree_is_the_same_every_time_and_on_windows(course: Path) -> None:
-    assert len(regenerate(course)) == 3
+    assert len(regenerate(course)) == 5
     first = tree(course / "assignments")
     assert stale(course) == []
     for path in [*(course / "assignments/m13").iterdir(), *(course / "solutions/m13").iterdir()]:
@@ -285,6 +296,7 @@ def test_the_half_is_what_git_tracks_without_the_instructors(released_course: Pa
         "milestones/m13b.md",
         "projects/p3_kv_serve/README.md",
         "projects/p3_kv_serve/kv_generate.py",
+        "projects/p3_kv_serve/p3_kv_serve.ipynb",
         "pyproject.toml",
         "tests/test_given.py",
     ]
@@ -410,7 +422,7 @@ def test_the_command_writes_checks_and_releases(course: Path, monkeypatch: pytes
     git(course, "add", "--all")
     out = str(course.parent / "half")
     done = run("--out", out)
-    assert done.exit_code == 0 and "10 files" in done.output
+    assert done.exit_code == 0 and "11 files" in done.output
     assert run("--out", out, "--check").exit_code == 2
     edit(course / "solutions/m13/m13b_greedy.py", "### BEGIN SOLUTION", "")
     for arguments in ([], ["--check"], ["--out", out]):

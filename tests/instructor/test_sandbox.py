@@ -84,6 +84,15 @@ def test_without_bubblewrap_it_refuses_and_says_how_to_install(monkeypatch: pyte
         assert plain.check() == {}
 
 
+def test_what_a_killed_grader_left_is_swept_away(tmp_path: Path) -> None:
+    dead, mine, full = (tmp_path / f"course-{pid}-1" for pid in (2**22 + 1, os.getpid(), 2**22 + 2))
+    for folder in (dead, mine, full):
+        folder.mkdir()
+    (full / "file").touch()
+    sandbox._sweep(tmp_path.iterdir())
+    assert sorted(tmp_path.iterdir()) == sorted((mine, full))
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux")
 def test_a_control_group_is_removed() -> None:
     with ControlGroup() as group:
