@@ -117,14 +117,18 @@ class Worker:
         command: how to start it; the default is this Python with `milestones.worker`. A sandbox puts itself
             in front.
         env: its environment; the default is this process's.
+        root: the checkout that it imports from and runs in; the default is this one.
     """
 
-    def __init__(self, command: list[str] | None = None, env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, command: list[str] | None = None, env: dict[str, str] | None = None, root: Path | None = None
+    ) -> None:
+        self.root = root or repo_root()
         self.command = command or [sys.executable, "-m", "milestones.worker"]
         self.env = dict(os.environ if env is None else env)
         self.env.setdefault("PYTHONUTF8", "1")
         self.env["PYTHONPATH"] = os.pathsep.join(
-            filter(None, [str(repo_root()), str(repo_root() / "src"), self.env.get("PYTHONPATH")])
+            filter(None, [str(self.root), str(self.root / "src"), self.env.get("PYTHONPATH")])
         )
         self.process: subprocess.Popen | None = None
         self.requests = 0
@@ -146,7 +150,7 @@ class Worker:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=self.env,
-            cwd=repo_root(),
+            cwd=self.root,
             start_new_session=os.name == "posix",
             pipesize=2**18,  # fewer switches between the two processes for a large answer
         )

@@ -5,6 +5,7 @@ with a known cost, and what an engine keeps is kept in a storage. All three are 
 every function that an engine can call.
 """
 
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ _FORMULAS = dict(flop_registry)  # PyTorch's own; copied before any student code
 
 
 class TokenLog:
-    """The tokens of each lookup in a model's embedding, row by row, in `calls`.
+    """The tokens of each lookup in a model's embedding, row by row, in `calls`; and when the lookups were, in `times`.
 
     Inside `with`, the embedding's matrix is a `_Watched` one; everything else runs at its own speed. Without a model
     the first `nn.Embedding` that is called is watched.
@@ -30,6 +31,7 @@ class TokenLog:
 
     def __init__(self, model: nn.Module | None = None) -> None:
         self.calls: list[list[int]] = []
+        self.times: list[float] = []  # seconds, of `time.perf_counter`
         self._module = None if model is None else model.embedding
         self._matrix: nn.Parameter | None = None
 
@@ -49,20 +51,20 @@ class TokenLog:
     def _watch(self, module: nn.Module) -> None:
         if isinstance(module, nn.Embedding) and self._matrix is None:
             self._module, self._matrix = module, module.weight
-            module.weight = nn.Parameter(_Watched(module.weight.detach(), self.calls), requires_grad=False)
+            module.weight = nn.Parameter(_Watched(module.weight.detach(), self.calls, self.times), requires_grad=False)
 
 
 class _Watched(Tensor):
     """An embedding matrix that writes down which rows are read."""
 
     @staticmethod
-    def __new__(cls, matrix: Tensor, calls: list[list[int]]) -> "_Watched":
+    def __new__(cls, matrix: Tensor, *_: Any) -> "_Watched":
         return Tensor._make_wrapper_subclass(
             cls, matrix.shape, strides=matrix.stride(), dtype=matrix.dtype, device=matrix.device
         )
 
-    def __init__(self, matrix: Tensor, calls: list[list[int]]) -> None:
-        self.matrix, self.calls = matrix, calls
+    def __init__(self, matrix: Tensor, calls: list[list[int]], times: list[float]) -> None:
+        self.matrix, self.calls, self.times = matrix, calls, times
 
     __torch_function__ = torch._C._disabled_torch_function_impl
 
@@ -73,10 +75,11 @@ class _Watched(Tensor):
         tokens = looked_up(function, args, watched.shape[0]) if function in _LOOKUPS else None
         if tokens is not None:
             watched.calls.append(tokens)
+            watched.times.append(perf_counter())
         result = function(*args, **kwargs)
         # A view of the whole matrix (`.data`, `.detach()`) or a copy of it is as good as the matrix.
         same = isinstance(result, Tensor) and result.shape == watched.shape and function not in _LOOKUPS
-        return cls(result, watched.calls) if same else result
+        return cls(result, watched.calls, watched.times) if same else result
 
 
 class Observer(TorchDispatchMode):

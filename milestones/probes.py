@@ -219,6 +219,7 @@ def finale(engine: Engine, case: dict[str, Any]) -> dict[str, Any]:
             "report": report,
             "wall_seconds": time.perf_counter() - start,
             "tokens_seen": sum(map(len, seen.calls)),
+            "seconds_seen": seen.times[-1] - seen.times[0] if seen.times else 0.0,
             "metrics": metrics.read_text(encoding="utf-8") if metrics.exists() else None,
         }
 

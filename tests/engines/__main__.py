@@ -13,7 +13,7 @@ from tests.engines.table import TABLE, table
 
 
 def main() -> int:
-    """Returns 1 if an outcome is not what its definition says."""
+    """Returns 1 if an outcome is not what its definition says, or a message does not name the idea."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("only", nargs="*", help="names of engines; all by default")
     parser.add_argument("--kind", action="append", choices=sorted(KINDS), help="one kind of engines (may be repeated)")
@@ -30,7 +30,7 @@ def main() -> int:
         outcomes.append((engine, outcome))
         wrong = problem(engine, outcome)
         named = names_the_idea(engine, outcome)
-        bad += bool(wrong)
+        bad += bool(wrong) or bool(engine.fails and not named)
         note = wrong or (f"caught by {outcome.caught}" if outcome.caught else "passed")
         if engine.fails and not named:
             note += f"; the message does not say {engine.says!r}"

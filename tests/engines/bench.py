@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -114,8 +115,12 @@ def run_bench(
             tasks += [(kind, index, count, number) for count, number in repeats]
     # A fork of this process has torch and the checks loaded already.
     context = multiprocessing.get_context("fork")
-    with ProcessPoolExecutor(jobs or os.cpu_count(), context) as pool:
-        for future in as_completed([pool.submit(_run, *task) for task in tasks]):
+    with (
+        tempfile.TemporaryDirectory(prefix="student-half-") as half,
+        ProcessPoolExecutor(jobs or os.cpu_count(), context) as pool,
+    ):
+        _copy_student_half(Path(half))
+        for future in as_completed([pool.submit(_run, *task, Path(half)) for task in tasks]):
             kind, index, outcome = future.result()
             yield KINDS[kind][index], outcome
 
@@ -123,33 +128,25 @@ def run_bench(
 _workers: dict[object, Worker] = {}
 
 
-def _run(kind: str, index: int, threads: int, number: int) -> tuple[str, int, Outcome]:
+def _run(kind: str, index: int, threads: int, number: int, half: Path) -> tuple[str, int, Outcome]:
     engine = KINDS[kind][index]
     run = f"run {number + 1}, {threads} thread(s)" if kind == "right" else ""
     with tempfile.TemporaryDirectory() as folder:
-        worker = _worker(threads, engine.student_half)
+        worker = _worker(threads, half if engine.student_half else None)
         return kind, index, judge(kind, engine, worker, Path(folder) / "engine", run, seed=7 + 1_009 * number)
 
 
-def _worker(threads: int, student_half: bool) -> Worker:
-    key = (threads, student_half)
+def _worker(threads: int, root: Path | None) -> Worker:
+    key = (threads, root)
     if key not in _workers:
         count = str(threads)
         env = os.environ | {"COURSE_THREADS": count, "OMP_NUM_THREADS": count, "OMP_WAIT_POLICY": "PASSIVE"}
-        if student_half:
-            env["PYTHONPATH"] = _student_half()
-            env["COURSE_WORKSPACE"] = str(default_workspace())
-        _workers[key] = Worker(env=env)
+        env["COURSE_WORKSPACE"] = str(default_workspace())
+        _workers[key] = Worker(env=env, root=root)
     return _workers[key]
 
 
-def _student_half() -> str:
-    """A folder with what the worker needs and nothing of the instructor's, for PYTHONPATH."""
-    half = Path(tempfile.mkdtemp(prefix="student_half_"))
+def _copy_student_half(half: Path) -> None:
+    """A checkout with what the worker needs and nothing of the instructor's."""
     for name in ("src", "milestones"):
-        (half / name).mkdir()
-        for path in (repo_root() / name).rglob("*.py"):
-            target = half / name / path.relative_to(repo_root() / name)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(path.read_bytes())
-    return os.pathsep.join((str(half), str(half / "src")))
+        shutil.copytree(repo_root() / name, half / name, ignore=shutil.ignore_patterns("__pycache__"))
