@@ -289,7 +289,10 @@ def _judge_seen(case: dict[str, Any], report: dict[str, Any], lookups: list[list
         seen += len(tokens)
     _judge_prefills(case, report, order)
     again = sum(ideal[index] for at, index in enumerate(order) if index in order[:at])
-    if total > 1.25 * (sum(ideal) + again) + len(requests):
+    # Prompts that are prefilled together may be padded to the longest of them.
+    longest = max(map(len, requests)) if len(order) == len(requests) else max(ideal)
+    padding = sum(longest - len(requests[index]) for index in order)
+    if total > 1.25 * (sum(ideal) + again) + len(requests) + padding:
         raise CheckFailed(
             f"about {sum(ideal)} tokens through the model, and at most {again} more after preemptions",
             f"{total} tokens, looked up in the embedding",
@@ -360,10 +363,12 @@ def _judge_admissions(case: dict[str, Any], outputs: list[list[int]], order: lis
     requests, max_batch = case["requests"], case.get("max_batch", 8)
     decodes = [len(output) - 1 for output in outputs]
     latest = _latest_admissions(decodes, max_batch)
-    prefilled = 0
+    longest = max(map(len, requests), default=0)
+    prefilled, padding = 0, 0  # prompts that are prefilled together may be padded to the longest of them
     for index, seen in zip(order, before, strict=True):
         decoded = seen - prefilled
         prefilled += len(requests[index])
+        padding += longest - len(requests[index])
         finished = index - max_batch + 1
         if finished > 0 and decoded < sum(sorted(decodes[:index])[:finished]):
             raise CheckFailed(
@@ -371,7 +376,7 @@ def _judge_admissions(case: dict[str, Any], outputs: list[list[int]], order: lis
                 f"it was admitted after {decoded} decoded tokens, when they cannot be done",
                 "max_batch is not looked at where a request is admitted",
             )
-        if decoded > latest[index]:
+        if decoded > latest[index] + padding:
             raise CheckFailed(
                 f"request {index} admitted as soon as there is a place, after about {latest[index]} decoded tokens",
                 f"it was admitted after {decoded}",

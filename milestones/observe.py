@@ -92,9 +92,10 @@ class Observer(TorchDispatchMode):
             begins a forward pass, so what the last pass needed for itself is gone and the cache is what is left.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module | None, vocab_size: int | None = None) -> None:
+        """Give the model, or, where nobody has it yet, the length of its vocabulary."""
         super().__init__()
-        self.vocab_size = model.config.vocab_size
+        self.vocab_size = vocab_size or model.config.vocab_size
         self.calls: list[list[int]] = []
         self.flops = 0
         self.memory: list[int] = []

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ai_playground.workspace import save_checkpoint
+from ai_playground.workspace import default_workspace, read_config, save_checkpoint
 from milestones.engines import Engine
 from milestones.observe import Observer, TokenLog
 from milestones.reference import build_model, prompt_ids
@@ -137,27 +137,38 @@ def serve(engine: Engine, case: dict[str, Any]) -> dict[str, Any]:
 
     With `observe` the case also asks for what PyTorch sees: `"tokens"` looked up, or `"memory"` too.
     """
+    options, watch = _options(case), case.get("observe")
+    if not watch:
+        return _serve(engine, case, options, None)
+    if watch == "memory":
+        seen: TokenLog | Observer = Observer(options["model"])
+        return _serve(engine, case, options, seen) | {"lookups": seen.calls, "memory": seen.memory}
+    seen = TokenLog(options.get("model"))
+    evidence = _serve(engine, case, options, seen)
+    if not seen.calls and "model" not in case:
+        # The engine's own model is known to nobody before it is used, and this one reads its embedding by no module.
+        seen = Observer(None, read_config(default_workspace()).vocab_size)
+        evidence = _serve(engine, case, options, seen)
+    return evidence | {"lookups": seen.calls}
+
+
+def _serve(
+    engine: Engine, case: dict[str, Any], options: dict[str, Any], seen: TokenLog | Observer | None
+) -> dict[str, Any]:
     requests = [prompt_ids(prompt) for prompt in case["requests"]]
-    options = _options(case)
-    watch = case.get("observe")
-    seen: TokenLog | Observer | None = None
-    with contextlib.ExitStack() as stack:
-        if watch:
-            seen = Observer(options["model"]) if watch == "memory" else TokenLog(options.get("model"))
-            stack.enter_context(seen)
-        stopped = False
+    report, stopped = None, False
+    with seen or contextlib.nullcontext():
         try:
             with _patience(SERVE_SECONDS):
                 report = engine.serve(requests, case["max_new"], case.get("block_budget"), **options)
         except OutOfPatience:
-            report = None
             stopped = True
     return {
         "report": report,
         "stopped": stopped,
         "requests_after": requests,  # a prompt that the engine wrote into shows
-        "lookups": seen.calls if seen else None,
-        "memory": seen.memory if watch == "memory" else None,
+        "lookups": None,
+        "memory": None,
     }
 
 
@@ -215,6 +226,8 @@ def finale(engine: Engine, case: dict[str, Any]) -> dict[str, Any]:
         start = time.perf_counter()
         with TokenLog() as seen:
             report = engine.finale(ws)
+        if type(report) is dict and type(report.get("torch_version")) is type(torch.__version__):
+            report["torch_version"] = str(torch.__version__)  # torch's own is a subclass of str
         return {
             "report": report,
             "wall_seconds": time.perf_counter() - start,

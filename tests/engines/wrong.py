@@ -282,7 +282,7 @@ SERVING = (
     wrong("max_batch_one_too_many", "m13c.roomy_pool", "max_batch", "at most max_batch requests run",
           (C, "while self.waiting and len(self.running) < self.max_batch:",
               "while self.waiting and len(self.running) <= self.max_batch:")),
-    wrong("one_at_a_time", "m13c.roomy_pool", "no batching", "requests run together",
+    wrong("one_at_a_time", "m13c.continuous", "no batching", "requests run together",
           (C, "while self.waiting and len(self.running) < self.max_batch:", "while self.waiting and not self.running:")),
     # ---- order
     wrong("last_come_first_served", "m13c.roomy_pool", "first come, first served", "first come, first served",
