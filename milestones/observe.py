@@ -82,6 +82,11 @@ class _Watched(Tensor):
         return cls(result, watched.calls, watched.times) if same else result
 
 
+def warm_up() -> None:
+    """Let PyTorch load what it loads for the first tensor subclass: half a second that forks then share."""
+    _Watched(torch.zeros(1, 1), [], [])
+
+
 class Observer(TorchDispatchMode):
     """Writes down the tokens that go through a model, the work, and the memory that lives on between passes.
 

@@ -212,7 +212,8 @@ def serve_both(engine: Engine, case: dict[str, Any]) -> dict[str, Any]:
 def finale(engine: Engine, case: dict[str, Any]) -> dict[str, Any]:
     """Call `finale` on a copy of the workspace, and look at that copy's metrics.json before and after.
 
-    With a `model` in the case, its weights stand in the place of the workspace's.
+    The tokens that go through a model are seen (`"observe"`). With a `model` in the case, its weights stand in the
+    place of the workspace's.
     """
     with tempfile.TemporaryDirectory() as folder:
         ws = Path(folder) / "myllm"

@@ -256,7 +256,8 @@ def _finale() -> Case:
         "max_seq_len": 512,
         "eos_id": 0,
     }
-    return {"label": "another model", "workspace": str(default_workspace()), "model": {"config": config, "seed": 60}}
+    model = {"config": config, "seed": 60}
+    return {"label": "another model", "workspace": str(default_workspace()), "model": model, "observe": "tokens"}
 
 
 HIDDEN: dict[str, tuple[Case, ...]] = {**_LOADING, **_GREEDY, **_SERVING, "m13d.finale": (_finale(),)}
