@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from m13b_greedy import BlockManager, PagedKVCache, check_request, default_model, paged_forward
 
@@ -34,11 +34,48 @@ class Sequence:
         return len(self.output) == self.max_new or (bool(self.output) and self.output[-1] == eos_id)
 
 
+class ModelRunner:
+    """The model and its pool, as the scheduler sees them: lists of numbers in, the next token of each sequence out.
+
+    Greedy: the argmax, and the first index on a tie. What can compute the same tokens sooner may take its place in
+    `Engine`, which knows no tensors.
+    """
+
+    def __init__(self, model: nn.Module, num_blocks: int, block_size: int) -> None:
+        self.model = model
+        self.device = next(model.parameters()).device
+        self.cache = PagedKVCache(model, num_blocks, block_size)
+
+    def prefill(self, prompts: list[list[int]], tables: list[list[int]]) -> list[int]:
+        """Put whole prompts through the model, one after the other, since they differ in length.
+
+        Args:
+            prompts: all tokens of each sequence.
+            tables: the block table of each sequence.
+        """
+        raise NotImplementedError("M13c: ModelRunner.prefill is not written yet. Card: milestones/m13c.md")
+
+    def decode(self, tokens: list[int], positions: list[int], tables: list[list[int]]) -> list[int]:
+        """Put the newest token of each sequence through the model, in one pass for the whole batch.
+
+        Args:
+            tokens: the newest token of each sequence.
+            positions: where it stands in its sequence.
+            tables: the block table of each sequence.
+        """
+        raise NotImplementedError("M13c: ModelRunner.decode is not written yet. Card: milestones/m13c.md")
+
+    def _forward(self, tokens: list[list[int]], positions: list[list[int]], tables: list[list[int]]) -> list[int]:
+        """One pass of `paged_forward` over B rows of T new tokens each."""
+        raise NotImplementedError("M13c: ModelRunner._forward is not written yet. Card: milestones/m13c.md")
+
+
 class Engine:
     """Serves sequences, first come, first served, from one pool of KV blocks.
 
     A sequence is in `waiting`, in `running` (oldest first) or done. The newest token of a running sequence is
-    known but not yet in the cache: the next decode step writes it.
+    known but not yet in the cache: the next decode step writes it. A step costs what is running, however many wait
+    and however large the pool is, and nothing that an engine keeps grows with the steps that it has made.
     """
 
     def __init__(
@@ -51,11 +88,10 @@ class Engine:
         max_batch: int = 8,
         continuous: bool = True,
         eos_id: int | None = None,
+        make_runner: Callable[[nn.Module, int, int], ModelRunner] = ModelRunner,
     ) -> None:
-        self.model = model
-        self.device = next(model.parameters()).device
         self.manager = BlockManager(num_blocks, block_size)
-        self.cache = PagedKVCache(model, num_blocks, block_size)
+        self.runner = make_runner(model, num_blocks, block_size)
         self.max_batch = max_batch
         self.continuous = continuous
         self.eos_id = eos_id
@@ -63,17 +99,20 @@ class Engine:
         self.running: list[Sequence] = []
         self.completed = len(sequences) - len(self.waiting)
         self.preemptions = 0
-        self.history: list[dict[str, int]] = []
 
-    def step(self) -> None:
-        """Admit what fits, give every running sequence one token, retire what is finished."""
+    def step(self) -> dict[str, int]:
+        """Admit what fits, give every running sequence one token, retire what is finished.
+
+        Returns:
+            The record of this step, see `_record`.
+        """
         raise NotImplementedError("M13c: Engine.step is not written yet. Card: milestones/m13c.md")
-        self._record(batch)
+        return self._record(batch)
 
     def _admit(self) -> None:
         """Move waiting sequences into the batch, oldest first, while there is a place and enough free blocks.
 
-        An admitted sequence is prefilled at once, which makes its next token. After a preemption the prefill
+        What is admitted is prefilled at once, which makes its next token. After a preemption the prefill
         takes what had been made before too: prompt and output are kept apart, so nothing can be counted twice.
         With `continuous=False` a new batch is formed only when the last one is done.
         """
@@ -94,26 +133,29 @@ class Engine:
         """One token for every running sequence, in one forward pass for the whole batch."""
         raise NotImplementedError("M13c: Engine._decode is not written yet. Card: milestones/m13c.md")
 
-    def _next_tokens(self, batch: list[Sequence], tokens: Tensor, positions: Tensor) -> list[int]:
-        """Greedy next token of each sequence of the batch; `tokens` and `positions` are `(B, T)`."""
-        raise NotImplementedError("M13c: Engine._next_tokens is not written yet. Card: milestones/m13c.md")
+    def _tables(self, batch: list[Sequence]) -> list[list[int]]:
+        """The block tables of a batch, in its order (given)."""
+        return [self.manager.tables[seq.seq_id] for seq in batch]
+
+    def _append(self, batch: list[Sequence], tokens: list[int]) -> None:
+        """Give each sequence of a batch its new token (given)."""
+        for seq, token in zip(batch, tokens, strict=True):
+            seq.output.append(token)
 
     def _retire(self) -> None:
         """Take finished sequences out of the batch and give their blocks back."""
         raise NotImplementedError("M13c: Engine._retire is not written yet. Card: milestones/m13c.md")
 
-    def _record(self, batch: int) -> None:
-        """Add this step to the history: its batch, and the KV memory in tokens at its end (given)."""
+    def _record(self, batch: int) -> dict[str, int]:
+        """What there is to say of a step: its batch, and the KV memory in tokens at its end (given)."""
         block_size, tables = self.manager.block_size, self.manager.tables
-        self.history.append(
-            {
-                "running": batch,
-                "reserved": sum(len(seq.prompt) + seq.max_new for seq in self.running),
-                "allocated": sum(len(tables[seq.seq_id]) for seq in self.running) * block_size,
-                "used": sum(len(seq) - 1 for seq in self.running),
-                "completed": self.completed,
-            }
-        )
+        return {
+            "running": batch,
+            "reserved": sum(len(seq.prompt) + seq.max_new for seq in self.running),
+            "allocated": sum(len(tables[seq.seq_id]) for seq in self.running) * block_size,
+            "used": sum(len(seq) - 1 for seq in self.running),
+            "completed": self.completed,
+        }
 
 
 def default_budget(requests: list[list[int]], max_new: int, block_size: int, max_batch: int) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from m13b_greedy import BlockManager, PagedKVCache, check_request, default_model, paged_forward
 
@@ -34,11 +34,62 @@ class Sequence:
         return len(self.output) == self.max_new or (bool(self.output) and self.output[-1] == eos_id)
 
 
+class ModelRunner:
+    """The model and its pool, as the scheduler sees them: lists of numbers in, the next token of each sequence out.
+
+    Greedy: the argmax, and the first index on a tie. What can compute the same tokens sooner may take its place in
+    `Engine`, which knows no tensors.
+    """
+
+    def __init__(self, model: nn.Module, num_blocks: int, block_size: int) -> None:
+        self.model = model
+        self.device = next(model.parameters()).device
+        self.cache = PagedKVCache(model, num_blocks, block_size)
+
+    def prefill(self, prompts: list[list[int]], tables: list[list[int]]) -> list[int]:
+        """Put whole prompts through the model, one after the other, since they differ in length.
+
+        Args:
+            prompts: all tokens of each sequence.
+            tables: the block table of each sequence.
+        """
+        ### BEGIN SOLUTION
+        next_tokens = []
+        for prompt, table in zip(prompts, tables, strict=True):
+            next_tokens += self._forward([prompt], [list(range(len(prompt)))], [table])
+        return next_tokens
+        ### END SOLUTION
+
+    def decode(self, tokens: list[int], positions: list[int], tables: list[list[int]]) -> list[int]:
+        """Put the newest token of each sequence through the model, in one pass for the whole batch.
+
+        Args:
+            tokens: the newest token of each sequence.
+            positions: where it stands in its sequence.
+            tables: the block table of each sequence.
+        """
+        ### BEGIN SOLUTION
+        return self._forward([[token] for token in tokens], [[position] for position in positions], tables)
+        ### END SOLUTION
+
+    def _forward(self, tokens: list[list[int]], positions: list[list[int]], tables: list[list[int]]) -> list[int]:
+        """One pass of `paged_forward` over B rows of T new tokens each."""
+        ### BEGIN SOLUTION
+        width = max(map(len, tables))
+        # Padding with block 0 is safe: those positions lie beyond the sequence's own and are masked.
+        padded = torch.tensor([table + [0] * (width - len(table)) for table in tables], device=self.device)
+        rows = torch.tensor(tokens, device=self.device)  # (B, T)
+        places = torch.tensor(positions, device=self.device)  # (B, T)
+        return paged_forward(self.model, self.cache, rows, places, padded).argmax(dim=-1).tolist()
+        ### END SOLUTION
+
+
 class Engine:
     """Serves sequences, first come, first served, from one pool of KV blocks.
 
     A sequence is in `waiting`, in `running` (oldest first) or done. The newest token of a running sequence is
-    known but not yet in the cache: the next decode step writes it.
+    known but not yet in the cache: the next decode step writes it. A step costs what is running, however many wait
+    and however large the pool is, and nothing that an engine keeps grows with the steps that it has made.
     """
 
     def __init__(
@@ -51,11 +102,10 @@ class Engine:
         max_batch: int = 8,
         continuous: bool = True,
         eos_id: int | None = None,
+        make_runner: Callable[[nn.Module, int, int], ModelRunner] = ModelRunner,
     ) -> None:
-        self.model = model
-        self.device = next(model.parameters()).device
         self.manager = BlockManager(num_blocks, block_size)
-        self.cache = PagedKVCache(model, num_blocks, block_size)
+        self.runner = make_runner(model, num_blocks, block_size)
         self.max_batch = max_batch
         self.continuous = continuous
         self.eos_id = eos_id
@@ -63,10 +113,13 @@ class Engine:
         self.running: list[Sequence] = []
         self.completed = len(sequences) - len(self.waiting)
         self.preemptions = 0
-        self.history: list[dict[str, int]] = []
 
-    def step(self) -> None:
-        """Admit what fits, give every running sequence one token, retire what is finished."""
+    def step(self) -> dict[str, int]:
+        """Admit what fits, give every running sequence one token, retire what is finished.
+
+        Returns:
+            The record of this step, see `_record`.
+        """
         ### BEGIN SOLUTION
         self._admit()
         self._make_room()
@@ -74,26 +127,28 @@ class Engine:
         self._decode()
         self._retire()
         ### END SOLUTION
-        self._record(batch)
+        return self._record(batch)
 
     def _admit(self) -> None:
         """Move waiting sequences into the batch, oldest first, while there is a place and enough free blocks.
 
-        An admitted sequence is prefilled at once, which makes its next token. After a preemption the prefill
+        What is admitted is prefilled at once, which makes its next token. After a preemption the prefill
         takes what had been made before too: prompt and output are kept apart, so nothing can be counted twice.
         With `continuous=False` a new batch is formed only when the last one is done.
         """
         ### BEGIN SOLUTION
         if self.running and not self.continuous:
             return
+        admitted = []
         while self.waiting and len(self.running) < self.max_batch:
             seq = self.waiting[0]
             if not self.manager.reserve(seq.seq_id, len(seq)):
                 break  # first come, first served: nobody overtakes the one that does not fit
             self.running.append(self.waiting.popleft())
-            tokens = torch.tensor([seq.prompt + seq.output], device=self.device)
-            positions = torch.arange(len(seq), device=self.device)[None]
-            seq.output += self._next_tokens([seq], tokens, positions)
+            admitted.append(seq)
+        if admitted:
+            prompts = [seq.prompt + seq.output for seq in admitted]
+            self._append(admitted, self.runner.prefill(prompts, self._tables(admitted)))
         self._retire()  # the prefill may have made the last token: decoding on would make one too many
         ### END SOLUTION
 
@@ -125,21 +180,19 @@ class Engine:
         ### BEGIN SOLUTION
         if not self.running:
             return
-        tokens = torch.tensor([[seq.output[-1]] for seq in self.running], device=self.device)  # (B, 1)
-        positions = torch.tensor([[len(seq) - 1] for seq in self.running], device=self.device)  # (B, 1)
-        for seq, token in zip(self.running, self._next_tokens(self.running, tokens, positions), strict=True):
-            seq.output.append(token)
+        tokens = [seq.output[-1] for seq in self.running]
+        positions = [len(seq) - 1 for seq in self.running]
+        self._append(self.running, self.runner.decode(tokens, positions, self._tables(self.running)))
         ### END SOLUTION
 
-    def _next_tokens(self, batch: list[Sequence], tokens: Tensor, positions: Tensor) -> list[int]:
-        """Greedy next token of each sequence of the batch; `tokens` and `positions` are `(B, T)`."""
-        ### BEGIN SOLUTION
-        tables = [self.manager.tables[seq.seq_id] for seq in batch]
-        width = max(map(len, tables))
-        # Padding with block 0 is safe: those positions lie beyond the sequence's own and are masked.
-        padded = torch.tensor([table + [0] * (width - len(table)) for table in tables], device=self.device)
-        return paged_forward(self.model, self.cache, tokens, positions, padded).argmax(dim=-1).tolist()
-        ### END SOLUTION
+    def _tables(self, batch: list[Sequence]) -> list[list[int]]:
+        """The block tables of a batch, in its order (given)."""
+        return [self.manager.tables[seq.seq_id] for seq in batch]
+
+    def _append(self, batch: list[Sequence], tokens: list[int]) -> None:
+        """Give each sequence of a batch its new token (given)."""
+        for seq, token in zip(batch, tokens, strict=True):
+            seq.output.append(token)
 
     def _retire(self) -> None:
         """Take finished sequences out of the batch and give their blocks back."""
@@ -154,18 +207,16 @@ class Engine:
         self.running = still_running
         ### END SOLUTION
 
-    def _record(self, batch: int) -> None:
-        """Add this step to the history: its batch, and the KV memory in tokens at its end (given)."""
+    def _record(self, batch: int) -> dict[str, int]:
+        """What there is to say of a step: its batch, and the KV memory in tokens at its end (given)."""
         block_size, tables = self.manager.block_size, self.manager.tables
-        self.history.append(
-            {
-                "running": batch,
-                "reserved": sum(len(seq.prompt) + seq.max_new for seq in self.running),
-                "allocated": sum(len(tables[seq.seq_id]) for seq in self.running) * block_size,
-                "used": sum(len(seq) - 1 for seq in self.running),
-                "completed": self.completed,
-            }
-        )
+        return {
+            "running": batch,
+            "reserved": sum(len(seq.prompt) + seq.max_new for seq in self.running),
+            "allocated": sum(len(tables[seq.seq_id]) for seq in self.running) * block_size,
+            "used": sum(len(seq) - 1 for seq in self.running),
+            "completed": self.completed,
+        }
 
 
 def default_budget(requests: list[list[int]], max_new: int, block_size: int, max_batch: int) -> int:
@@ -244,15 +295,16 @@ def serve(
         continuous=continuous,
         eos_id=eos_id,
     )
+    history = []
     while engine.waiting or engine.running:
-        engine.step()
+        history.append(engine.step())
         if on_step is not None:
-            on_step(engine.history[-1])
+            on_step(history[-1])
     return {
         "completed": engine.completed,
         "preemptions": engine.preemptions,
         "outputs": [seq.output for seq in sequences],
-        "steps": len(engine.history),
-        "history": engine.history,
+        "steps": len(history),
+        "history": history,
     }
     ### END SOLUTION

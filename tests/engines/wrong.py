@@ -221,7 +221,7 @@ _PREEMPT = (
     "        self.manager.release(seq.seq_id)\n        self.waiting.appendleft(seq)\n        self.preemptions += 1"
 )
 _ROOM = "if self.manager.reserve(seq.seq_id, len(seq)):\n                served += 1"
-_NEW_POSITIONS = "positions = torch.tensor([[len(seq) - 1] for seq in self.running], device=self.device)  # (B, 1)"
+_NEW_POSITIONS = "positions = [len(seq) - 1 for seq in self.running]"
 _ADMIT = """            seq = self.waiting[0]
             if not self.manager.reserve(seq.seq_id, len(seq)):
                 break  # first come, first served: nobody overtakes the one that does not fit
@@ -231,7 +231,7 @@ _FINISHED = "return len(self.output) == self.max_new or (bool(self.output) and s
 _SEQUENCES = "[Sequence(index, list(prompt), max_new) for index, prompt in enumerate(requests)]"
 _OUTPUTS = '"outputs": [seq.output for seq in sequences]'
 _NEEDED = "needed = -(-(len(prompt) + max_new - 1) // block_size) if max_new else 0"
-_MADE = "tokens = torch.tensor([seq.prompt + seq.output], device=self.device)"
+_MADE = "prompts = [seq.prompt + seq.output for seq in admitted]"
 _LAST_CHECK = (
     "        self._retire()  # the prefill may have made the last token: decoding on would make one too many\n"
 )
@@ -264,17 +264,15 @@ SERVING = (
           (C, _ROOM, _ROOM.replace("len(seq))", "len(seq) - 1)"))),
     # ---- the batch
     wrong("rows_mixed_up", "m13c.roomy_pool", "rows of the batch are mixed up", "row i belongs to request i",
-          (C, "zip(self.running, self._next_tokens(self.running, tokens, positions)",
-              "zip(self.running[::-1], self._next_tokens(self.running, tokens, positions)")),
+          (C, "self._append(self.running, ", "self._append(self.running[::-1], ")),
     wrong("positions_of_the_first_row", "m13c.roomy_pool", "row", "each row has its own position",
-          (C, _NEW_POSITIONS, "positions = torch.tensor([[len(self.running[0]) - 1]] * len(self.running))"
-                              ".minimum(torch.tensor([[len(seq) - 1] for seq in self.running]))")),
+          (C, _NEW_POSITIONS, "positions = [min(len(seq), len(self.running[0])) - 1 for seq in self.running]")),
     wrong("tables_of_the_last_batch", "m13c.roomy_pool", "row", "tables follow the batch",
-          (C, "tables = [self.manager.tables[seq.seq_id] for seq in batch]",
-              "tables = [self.manager.tables[seq.seq_id] for seq in sorted(batch, key=len)]")),
+          (C, "return [self.manager.tables[seq.seq_id] for seq in batch]",
+              "return [self.manager.tables[seq.seq_id] for seq in sorted(batch, key=len)]")),
     wrong("stale_token_in_the_batch", "m13c.roomy_pool", "stale", "each step feeds the newest token",
-          (C, "tokens = torch.tensor([[seq.output[-1]] for seq in self.running]",
-              "tokens = torch.tensor([(seq.prompt + seq.output)[-2:-1] for seq in self.running]")),
+          (C, "tokens = [seq.output[-1] for seq in self.running]",
+              "tokens = [(seq.prompt + seq.output)[-2] for seq in self.running]")),
     wrong("static_in_disguise", "m13c.continuous", "static batching", "a free place is filled at the next step",
           (C, "if self.running and not self.continuous:", "if self.running:")),
     wrong("max_batch_ignored", "m13c.roomy_pool", "max_batch", "at most max_batch requests run",
@@ -313,26 +311,24 @@ SERVING = (
           (C, "    output: list[int] = field(default_factory=list)\n",
               "    output: list[int] = field(default_factory=list)\n    folded: int = 0\n"),
           (C, "return len(self.prompt) + len(self.output)", "return len(self.prompt) + len(self.output) - self.folded"),
-          (C, _MADE, "tokens = torch.tensor([seq.prompt + seq.output[seq.folded:]], device=self.device)"),
+          (C, _MADE, "prompts = [seq.prompt + seq.output[seq.folded:] for seq in admitted]"),
           (C, _PREEMPT, "        seq.prompt, seq.folded = seq.prompt + seq.output, len(seq.output)\n" + _PREEMPT)),
     wrong("folded_and_kept", "m13c.tight_pool", "twice", "a token is counted once",
           (C, _PREEMPT, "        seq.prompt = seq.prompt + seq.output\n" + _PREEMPT)),
     wrong("prompt_only_recomputed", "m13c.tight_pool", "the prompt only", "prompt and output are recomputed",
-          (C, _MADE, "tokens = torch.tensor([seq.prompt], device=self.device)"),
-          (C, "positions = torch.arange(len(seq), device=self.device)[None]",
-              "positions = torch.arange(len(seq.prompt), device=self.device)[None]")),
+          (C, _MADE, "prompts = [seq.prompt for seq in admitted]")),
     wrong("newest_token_forgotten", "m13c.tight_pool", "newest token", "the newest token is recomputed too",
-          (C, _MADE, "tokens = torch.tensor([(seq.prompt + seq.output)[: len(seq) - bool(seq.output)]])"),
-          (C, "positions = torch.arange(len(seq), device=self.device)[None]",
-              "positions = torch.arange(len(seq) - bool(seq.output), device=self.device)[None]")),
+          (C, _MADE, "prompts = [(seq.prompt + seq.output)[: len(seq) - bool(seq.output)] for seq in admitted]")),
     wrong("rope_restarted_after_preemption", "m13c.tight_pool", "preempted", "positions go on after a preemption",
           (B, "def paged_forward(\n    model: nn.Module, cache: PagedKVCache, tokens: Tensor, positions: Tensor, block_tables: Tensor\n"
               ") -> Tensor:", "def paged_forward(model, cache, tokens, positions, block_tables, rope=None):"),
           (B, _ROPE, "freqs = model.rope_frequencies(tokens.device)[positions if rope is None else rope]"),
-          (C, "return paged_forward(self.model, self.cache, tokens, positions, padded)",
-              "rope = torch.cat([torch.arange(len(batch[0].prompt)), torch.arange(len(batch[0].output))])[None]"
-              " if tokens.shape[1] > 1 else None\n"
-              "        return paged_forward(self.model, self.cache, tokens, positions, padded, rope)")),
+          (C, "return paged_forward(self.model, self.cache, rows, places, padded)",
+              "rope = self.restart if len(tokens[0]) > 1 else None\n"
+              "        return paged_forward(self.model, self.cache, rows, places, padded, rope)"),
+          (C, "            next_tokens += self._forward(", "            self.restart = torch.cat([torch.arange(n) for n in self.lengths.pop(0)])[None]\n"
+              "            next_tokens += self._forward("),
+          (C, _MADE, _MADE + "\n            self.runner.lengths = [(len(seq.prompt), len(seq.output)) for seq in admitted]")),
     wrong("preemptions_not_counted", "m13c.tight_pool", "preemption", "preemptions are counted",
           (C, "        self.preemptions += 1\n", "")),
     wrong("preemptions_counted_twice", "m13c.tight_pool", "count a preemption", "preemptions are counted",
@@ -359,9 +355,9 @@ SERVING = (
           (C, _SEQUENCES, "[Sequence(index, prompt, max_new) for index, prompt in enumerate(requests)]"),
           (C, _OUTPUTS, '"outputs": [seq.prompt.extend(seq.output) or seq.output for seq in sequences]')),
     wrong("no_history", "m13c.roomy_pool", "history", "one record a step",
-          (C, '"history": engine.history', '"history": engine.history[-1:]')),
+          (C, '"history": history', '"history": history[-1:]')),
     wrong("tokens_reported_as_steps", "m13c.roomy_pool", "a step", "steps are steps",
-          (C, '"steps": len(engine.history)', '"steps": sum(map(len, (seq.output for seq in sequences)))')),
+          (C, '"steps": len(history)', '"steps": sum(map(len, (seq.output for seq in sequences)))')),
     # ---- refusals
     wrong("never_fits_hangs", "m13c.refusals", "never fits", "a request that never fits is refused",
           (C, "        if needed > block_budget:", "        if needed > block_budget + 10**9:")),

@@ -153,18 +153,19 @@ def test_the_chapters_figures(m13c) -> None:
     def run(num_blocks: int, continuous: bool):
         sequences = [m13c.Sequence(index, prompt, stop) for index, (prompt, stop) in enumerate(workload)]
         engine = m13c.Engine(model, sequences, num_blocks, continuous=continuous)
+        history = []
         while engine.waiting or engine.running:
-            engine.step()
-        return engine, [seq.output for seq in sequences]
+            history.append(engine.step())
+        return engine.preemptions, history, [seq.output for seq in sequences]
 
-    roomy, outputs = run(96, True)
-    static, static_outputs = run(96, False)
-    tight, tight_outputs = run(24, True)
+    roomy_preemptions, roomy, outputs = run(96, True)
+    _, static, static_outputs = run(96, False)
+    tight_preemptions, tight, tight_outputs = run(24, True)
     assert sum(map(len, outputs)) == 891
-    assert (len(static.history), len(roomy.history), len(tight.history)) == (187, 128, 161)
-    assert (roomy.preemptions, tight.preemptions) == (0, 15)
+    assert (len(static), len(roomy), len(tight)) == (187, 128, 161)
+    assert (roomy_preemptions, tight_preemptions) == (0, 15)
     assert outputs == static_outputs == tight_outputs
-    used, allocated = (sum(record[key] for record in roomy.history) for key in ("used", "allocated"))
+    used, allocated = (sum(record[key] for record in roomy) for key in ("used", "allocated"))
     assert round(100 * (1 - used / allocated)) == 13
 
 

@@ -14,11 +14,8 @@ _SHAPE = "shape = (config.n_layers, num_blocks, block_size, config.n_kv_heads, c
 _WRITE = "        self.keys[layer].flatten(0, 1)[slots] = k  # flatten is a view here: the pool itself is written\n        self.values[layer].flatten(0, 1)[slots] = v\n"
 _GATHER = "return self.keys[layer][block_tables].flatten(1, 2), self.values[layer][block_tables].flatten(1, 2)"
 _STEP = "        self._admit()\n        self._make_room()\n        batch = len(self.running)\n        self._decode()\n        self._retire()\n"
-_FORWARD = "return paged_forward(self.model, self.cache, tokens, positions, padded).argmax(dim=-1).tolist()"
-_PREFILL = """            tokens = torch.tensor([seq.prompt + seq.output], device=self.device)
-            positions = torch.arange(len(seq), device=self.device)[None]
-            seq.output += self._next_tokens([seq], tokens, positions)
-"""
+_FORWARD = "return paged_forward(self.model, self.cache, rows, places, padded).argmax(dim=-1).tolist()"
+_ADMITTED = "            admitted.append(seq)\n"
 _SDPA = """        out = F.scaled_dot_product_attention(
             q.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2), attn_mask=mask, enable_gqa=True
         )  # (B, n_heads, T, head_dim)
@@ -64,19 +61,19 @@ RIGHT = (
     right("large_pool_for_one", "greedy_paged with a pool of fixed size",
           (B, "num_blocks = -(-(len(prompt_ids) + n) // block_size)", "num_blocks = model.config.max_seq_len // block_size + 1")),
     right("decode_one_by_one", "a forward pass for each running request",
-          (C, _FORWARD, "out = []\n        for row in range(len(batch)):\n"
-                        "            out += paged_forward(self.model, self.cache, tokens[row : row + 1], positions[row : row + 1], "
+          (C, _FORWARD, "out = []\n        for row in range(len(rows)):\n"
+                        "            out += paged_forward(self.model, self.cache, rows[row : row + 1], places[row : row + 1], "
                         "padded[row : row + 1]).argmax(dim=-1).tolist()\n        return out")),
     right("prefill_in_chunks", "a prefill goes through the model in chunks of 5 tokens",
-          (C, _FORWARD, "for at in range(0, tokens.shape[1], 5):\n"
-                        "            logits = paged_forward(self.model, self.cache, tokens[:, at : at + 5], positions[:, at : at + 5], padded)\n"
+          (C, _FORWARD, "for at in range(0, rows.shape[1], 5):\n"
+                        "            logits = paged_forward(self.model, self.cache, rows[:, at : at + 5], places[:, at : at + 5], padded)\n"
                         "        return logits.argmax(dim=-1).tolist()")),
     right("prefill_token_by_token", "a prefill is decode steps, one after the other",
-          (C, _FORWARD, "for at in range(tokens.shape[1]):\n"
-                        "            logits = paged_forward(self.model, self.cache, tokens[:, at : at + 1], positions[:, at : at + 1], padded)\n"
+          (C, _FORWARD, "for at in range(rows.shape[1]):\n"
+                        "            logits = paged_forward(self.model, self.cache, rows[:, at : at + 1], places[:, at : at + 1], padded)\n"
                         "        return logits.argmax(dim=-1).tolist()")),
     right("one_admission_a_step", "at most one request is admitted in a step",
-          (C, _PREFILL, _PREFILL + "            break\n")),
+          (C, _ADMITTED, _ADMITTED + "            break\n")),
     right("admits_after_decode", "requests join after the decode of a step",
           (C, _STEP, "        self._make_room()\n        batch = len(self.running)\n        self._decode()\n        self._retire()\n        self._admit()\n")),
     right("position_in_a_deque", "running is a deque; the victim is taken by its position",
