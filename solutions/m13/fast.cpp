@@ -12,10 +12,10 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 #include <vector>
 
 #include <omp.h>
-#include <sched.h>
 #ifdef __AVX512BF16__
 #include <immintrin.h>
 #endif
@@ -112,18 +112,18 @@ namespace {
 template <class T>
 struct Rows {
     T* data;
-    int depth, rows, tile;  // depth: columns, even for bfloat16
+    int depth, rows, tile, tiles;  // depth: columns, even for bfloat16; tile: rows of each tile but the last
     static constexpr int PAIR = sizeof(T) == 2 ? 2 : 1;
 
     Rows(T* data, int columns, int rows) : data(data), depth((columns + PAIR - 1) / PAIR * PAIR), rows(rows) {
-        int tiles = (rows + TILE - 1) / TILE;
+        tiles = (rows + TILE - 1) / TILE;
         tile = tiles ? (rows + tiles - 1) / tiles : 1;
+        tiles = (rows + tile - 1) / tile;
     }
-    int tiles() const { return (rows + tile - 1) / tile; }
-    int height(int t) const { return t + 1 < tiles() ? tile : rows - t * tile; }
+    int height(int t) const { return t + 1 < tiles ? tile : rows - t * tile; }
     const T* at(int t) const { return data + size_t(t) * tile * depth; }
     void put(int row, int column, const float* from, int count) {
-        int t = row / tile, h = height(t);
+        int t = tiles == 1 ? 0 : row / tile, h = height(t);
         T* to = data + size_t(t) * tile * depth + size_t(row - t * tile) * PAIR;
         for (int c = column; c < column + count; ++c) convert(*from++, to[size_t(c / PAIR) * PAIR * h + c % PAIR]);
     }
@@ -197,12 +197,15 @@ void attend(const float* q, const T* keys, const T* values, const int32_t* table
         const T* k = keys + table[b] * key_block;
         if (size % 16 == 0) {
             for (int s = 0; s < size; s += 16) {
-                f32x16 sum[G] = {};
-                for (int d = 0; d < m.head_dim; ++d) {
-                    f32x16 column = load(k + d * size + s);
-                    for (int g = 0; g < G; ++g) sum[g] += q[g * m.head_dim + d] * column;
+                f32x16 sum[G][2] = {};
+                for (int d = 0; d < m.head_dim; d += 2) {
+                    f32x16 even = load(k + d * size + s), odd = load(k + (d + 1) * size + s);
+                    for (int g = 0; g < G; ++g) {
+                        sum[g][0] += q[g * m.head_dim + d] * even;
+                        sum[g][1] += q[g * m.head_dim + d + 1] * odd;
+                    }
                 }
-                for (int g = 0; g < G; ++g) store(scores + g * stride + b * size + s, sum[g]);
+                for (int g = 0; g < G; ++g) store(scores + g * stride + b * size + s, sum[g][0] + sum[g][1]);
             }
         } else {
             for (int g = 0; g < G; ++g)
@@ -233,17 +236,23 @@ void attend(const float* q, const T* keys, const T* values, const int32_t* table
         for (int i = 0; i < 16; ++i) sum += total[i];
         scale[g] = 1 / sum;
     }
-    for (int d = 0; d < pool.value_dim; d += 16) {
-        f32x16 sum[G] = {};
+    auto weigh = [&](int d, auto vectors) {  // the weighted sum of so many vectors of the values, from number d on
+        constexpr int V = decltype(vectors)::value;
+        f32x16 sum[G][V] = {};
         for (int b = 0, j = 0; b < blocks; ++b) {
             const T* v = values + table[b] * value_block + d;
-            for (int end = j + size < context ? j + size : context; j < end; ++j, v += pool.value_dim) {
-                f32x16 row = load(v);
-                for (int g = 0; g < G; ++g) sum[g] += scores[g * stride + j] * row;
-            }
+            for (int end = j + size < context ? j + size : context; j < end; ++j, v += pool.value_dim)
+                for (int i = 0; i < V; ++i) {
+                    f32x16 row = load(v + 16 * i);
+                    for (int g = 0; g < G; ++g) sum[g][i] += scores[g * stride + j] * row;
+                }
         }
-        for (int g = 0; g < G; ++g) store(out + g * pool.value_dim + d, sum[g] * scale[g]);
-    }
+        for (int g = 0; g < G; ++g)
+            for (int i = 0; i < V; ++i) store(out + g * pool.value_dim + d + 16 * i, sum[g][i] * scale[g]);
+    };
+    int d = 0;
+    for (; d + 64 <= pool.value_dim; d += 64) weigh(d, std::integral_constant<int, 4>());
+    for (; d < pool.value_dim; d += 16) weigh(d, std::integral_constant<int, 1>());
 }
 
 // ---- threads
@@ -256,18 +265,16 @@ struct Barrier {
         if (arrived.fetch_add(1, std::memory_order_acq_rel) == threads - 1) {
             arrived.store(0, std::memory_order_relaxed);
             generation.store(mine + 1, std::memory_order_release);
+            generation.notify_all();
             return;
         }
-        for (int spins = 0; generation.load(std::memory_order_acquire) == mine; ++spins) {
-            if (spins < 2000)  // then whoever is late has lost its core to somebody else
+        for (int spins = 0; spins < 1000; ++spins) {
+            if (generation.load(std::memory_order_acquire) != mine) return;
 #if defined(__x86_64__) || defined(__i386__)
-                __builtin_ia32_pause();
-#else
-                ;
+            __builtin_ia32_pause();
 #endif
-            else
-                sched_yield();
         }
+        generation.wait(mine, std::memory_order_acquire);  // whoever is late has lost its core to somebody else: sleep
     }
 };
 
@@ -330,7 +337,7 @@ class Forward {
         const T* weights = static_cast<const T*>(packed);
         share(phase, panels, 1, [&](int panel) {
             float out[TILE * PANEL];
-            for (int t = 0; t < rows.tiles(); ++t) {
+            for (int t = 0; t < rows.tiles; ++t) {
                 int height = rows.height(t);
                 by_height<T>[height](rows.at(t), weights + size_t(panel) * rows.depth * PANEL, rows.depth, out);
                 for (int r = 0; r < height; ++r) each(t * rows.tile + r, panel, out + r * PANEL);

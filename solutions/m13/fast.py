@@ -9,6 +9,7 @@ be built, `fast_runner` says so and gives the readable runner.
 
 import ctypes
 import hashlib
+import mmap
 import platform
 import warnings
 from collections.abc import Callable
@@ -58,8 +59,6 @@ def library() -> ctypes.CDLL:
     Raises:
         NotBuilt: no compiler, no ninja, or a compiler that fails.
     """
-    from torch.utils import cpp_extension
-
     # Built with -march=native: a home folder that several machines share must not share the file.
     try:
         processor = Path("/proc/cpuinfo").read_text().split("\n\n")[0]
@@ -70,11 +69,13 @@ def library() -> ctypes.CDLL:
     folder = repo_root() / ".course" / "native" / name
     try:
         if not (folder / f"{name}.so").is_file():
+            from torch.utils import cpp_extension  # here, since it takes a while and looks for GPUs
+
             folder.mkdir(parents=True, exist_ok=True)
             cpp_extension.load(
                 name,
                 [str(SOURCE)],
-                extra_cflags=["-O3", "-march=native", "-fopenmp", "-fno-math-errno", "-Wno-psabi"],
+                extra_cflags=["-std=c++20", "-O3", "-march=native", "-fopenmp", "-fno-math-errno", "-Wno-psabi"],
                 extra_ldflags=["-fopenmp"],
                 build_directory=str(folder),
                 is_python_module=False,
@@ -94,7 +95,7 @@ def pack(rows: Tensor) -> Tensor:
     padding = (0, -rows.shape[1] % pair, 0, -rows.shape[0] % PANEL)
     if any(padding):
         rows = nn.functional.pad(rows, padding)
-    return rows.reshape(-1, PANEL, rows.shape[1] // pair, pair).transpose(1, 2).contiguous()
+    return rows.reshape(-1, PANEL, rows.shape[1] // pair, pair).transpose(1, 2)
 
 
 def halves(rows: Tensor, head_dim: int) -> Tensor:
@@ -140,6 +141,29 @@ class _Batch(ctypes.Structure):
     )
 
 
+class Arena:
+    """Memory for weights in huge pages, where the system has them: read front to back, as each step does, half as fast
+    again as ordinary pages."""
+
+    CHUNK = 2**25  # bytes
+
+    def __init__(self) -> None:
+        self._left = torch.empty(0, dtype=torch.uint8)
+
+    def copy(self, tensor: Tensor) -> Tensor:
+        """A contiguous copy of a tensor that lives here."""
+        size = tensor.numel() * tensor.element_size()
+        if size > len(self._left):
+            if hasattr(mmap, "MADV_HUGEPAGE"):  # which shared memory, Python's default, would not have
+                memory = mmap.mmap(-1, max(size, self.CHUNK), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+                memory.madvise(mmap.MADV_HUGEPAGE)
+            else:
+                memory = mmap.mmap(-1, max(size, self.CHUNK))
+            self._left = torch.frombuffer(memory, dtype=torch.uint8)
+        place, self._left = self._left[:size], self._left[-(-size // 64) * 64 :]
+        return place.view(tensor.dtype).view(tensor.shape).copy_(tensor)
+
+
 class PackedModel:
     """A model's weights as fast.cpp reads them, each exactly once."""
 
@@ -162,6 +186,7 @@ class PackedModel:
         self.dtype = first.dtype
         self.parameters = sum(tensor.numel() for tensor in weights.values())
         self._kept: list[Tensor] = []  # what the pointers point to
+        self._arena = Arena()
 
         def take(name: str) -> Tensor:
             return weights.pop(f"{name}.weight")
@@ -186,7 +211,7 @@ class PackedModel:
         )  # fmt: skip
 
     def _keep(self, tensor: Tensor) -> int:
-        self._kept.append(tensor.contiguous())
+        self._kept.append(self._arena.copy(tensor))
         return self._kept[-1].data_ptr()
 
     def runner(self, model: object, num_blocks: int, block_size: int) -> "FastRunner":
