@@ -1,6 +1,7 @@
 """The `course` command: thin sub-commands over the library, the milestones and, where it is there, grading."""
 
 import os
+from importlib import import_module
 
 import typer
 
@@ -25,12 +26,11 @@ def _course() -> None:
 
 
 def add_instructor_commands() -> None:
-    """The sub-commands of `grading/`, where it is there; a student's checkout lacks the folder."""
-    if (ROOT / "grading" / "commands.py").is_file():
-        add_root_to_path()
-        from grading.commands import register
-
-        register(app)
+    """The sub-commands of `grading/` and `benchmarks/`, where they are there: not in a student's checkout."""
+    for folder in ("grading", "benchmarks"):
+        if (ROOT / folder / "commands.py").is_file():
+            add_root_to_path()
+            import_module(f"{folder}.commands").register(app)
 
 
 def main() -> None:

@@ -1,0 +1,1 @@
+"""What the speed figures in the README come from; see README.md here."""
