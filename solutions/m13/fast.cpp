@@ -56,6 +56,11 @@ inline void convert(float v, bf16& out) {  // to the nearest, ties to even, as P
     out = bf16((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
 
+template <class T>
+inline void fetch(const T* from, int count) {
+    for (int i = 0; i < count; i += 64 / sizeof(T)) __builtin_prefetch(from + i);
+}
+
 inline f32x16 exp16(f32x16 x) {  // 2^n * e^r with |r| <= ln 2 / 2, e^r by its series; error below 2e-7 of the result
     x = x < -87.0f ? f32x16{} - 87.0f : x;
     x = x > 88.0f ? f32x16{} + 88.0f : x;
@@ -122,10 +127,12 @@ struct Rows {
     }
     int height(int t) const { return t + 1 < tiles ? tile : rows - t * tile; }
     const T* at(int t) const { return data + size_t(t) * tile * depth; }
-    void put(int row, int column, const float* from, int count) {
-        int t = tiles == 1 ? 0 : row / tile, h = height(t);
-        T* to = data + size_t(t) * tile * depth + size_t(row - t * tile) * PAIR;
-        for (int c = column; c < column + count; ++c) convert(*from++, to[size_t(c / PAIR) * PAIR * h + c % PAIR]);
+    void put(int row, int column, const float* from, int count) {  // at most 64, from an even column on
+        const int t = tiles == 1 ? 0 : row / tile, h = height(t);
+        T* to = data + size_t(t) * tile * depth + size_t(row - t * tile) * PAIR + size_t(column) * h;
+        T piece[64 + PAIR] = {};
+        for (int i = 0; i < count; ++i) convert(from[i], piece[i]);
+        for (int i = 0; i < count; i += PAIR, to += size_t(h) * PAIR) std::memcpy(to, piece + i, PAIR * sizeof(T));
     }
 };
 
@@ -195,6 +202,9 @@ void attend(const float* q, const T* keys, const T* values, const int32_t* table
     const size_t value_block = size_t(m.n_kv_heads) * size * pool.value_dim;
     for (int b = 0; b < blocks; ++b) {
         const T* k = keys + table[b] * key_block;
+        // Blocks lie anywhere, so the processor cannot guess the next one: fetch it and the values needed afterwards.
+        if (b + 1 < blocks) fetch(keys + table[b + 1] * key_block, m.head_dim * size);
+        fetch(values + table[b] * value_block, size * pool.value_dim);
         if (size % 16 == 0) {
             for (int s = 0; s < size; s += 16) {
                 f32x16 sum[G][2] = {};
@@ -414,7 +424,9 @@ class Forward {
             auto run = heads == 1 ? attend<T, 1> : heads == 2 ? attend<T, 2> : heads == 3 ? attend<T, 3> : attend<T, 4>;
             run(q, keys, values, table, context, m, pool, scores.data(), out.data());
             for (int h = 0; h < heads; ++h)
-                attended.put(row, (first + h) * m.head_dim, out.data() + size_t(h) * pool.value_dim, m.head_dim);
+                for (int d = 0; d < m.head_dim; d += 64)
+                    attended.put(row, (first + h) * m.head_dim + d, out.data() + size_t(h) * pool.value_dim + d,
+                                 m.head_dim - d < 64 ? m.head_dim - d : 64);
         }
     }
 
