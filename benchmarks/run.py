@@ -1,8 +1,10 @@
 """The runs of `course bench`: every peer in a process and an environment of its own, interleaved, round after round."""
 
+import contextlib
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 import tempfile
@@ -104,17 +106,23 @@ def run_peer(
             "requests": requests, "out": str(out), "started": time.time(),
         }  # fmt: skip
         job.write_text(json.dumps(values))
-        try:
-            done = subprocess.run(
+        printed = Path(folder) / "printed"
+        with printed.open("w") as log:
+            process = subprocess.Popen(
                 [python, HERE / "peers" / script, job],
-                env=environment_of(settings.threads), capture_output=True, text=True, timeout=TIMEOUT,
+                env=environment_of(settings.threads), stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            return {"failed": f"no end after {TIMEOUT} s"}
+            try:
+                process.wait(TIMEOUT)
+            except subprocess.TimeoutExpired:
+                return {"failed": f"no end after {TIMEOUT} s"}
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)  # what the peer started, too
         if not out.is_file():
-            lines = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+            lines = [line.strip() for line in printed.read_text(errors="replace").splitlines() if line.strip()]
             why = next((line for line in reversed(lines) if "Error" in line), lines[-1] if lines else "no output")
-            return {"failed": f"exit status {done.returncode}: {why[-200:]}"}
+            return {"failed": f"exit status {process.returncode}: {why[-200:]}"}
         return json.loads(out.read_text())
 
 
@@ -139,7 +147,20 @@ def probe(settings: Settings) -> dict[str, Any]:
         job.write_text(json.dumps(values))
         environment = environment_of(settings.threads)
         subprocess.run([sys.executable, HERE / "probes.py", job], env=environment, check=True, timeout=TIMEOUT)
-        return json.loads(out.read_text())
+        return json.loads(out.read_text()) | {"cold_start": cold_start(settings.threads)}
+
+
+def cold_start(threads: int) -> dict[str, float]:
+    """Seconds from starting `course serve` to the end of its first token, with the shipped model: medians of 5."""
+    command = [Path(sys.executable).with_name("course"), "serve", "Once upon a time", "--max-new", "1"]
+    walls, cpus = [], []
+    for _ in range(5):
+        before, begin = os.times(), time.perf_counter()
+        subprocess.run(command, env=environment_of(threads), check=True, capture_output=True)
+        walls.append(time.perf_counter() - begin)
+        after = os.times()
+        cpus.append(sum(after[2:4]) - sum(before[2:4]))
+    return {"wall_seconds": median(walls), "cpu_seconds": median(cpus)}
 
 
 def machine() -> dict[str, Any]:

@@ -1,7 +1,9 @@
 """What the peers' scripts share. Each runs in an environment of its own, so this needs nothing but Python and Linux."""
 
+import contextlib
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -46,6 +48,9 @@ def main(load: Callable[[dict[str, Any]], Serve], packages: tuple[str, ...]) -> 
     }
     Path(job["out"]).write_text(json.dumps(record))
     sys.stdout.flush()
+    for pid in set(family()) - {os.getpid()}:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     os._exit(0)  # some peers leave threads behind that do not end
 
 
