@@ -6,6 +6,8 @@ from typing import Any
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 
 from ai_playground.plotting import BLUE, EMPTY, MUTED, ORANGE, STYLE
 
@@ -28,12 +30,24 @@ def draw(found: dict[str, Any], folder: Path) -> None:
 def speed(found: dict[str, Any]) -> Figure:
     """CPU seconds of each peer, one panel a workload; shorter is better."""
     table = found["medians"]
-    rows = -(-len(table) // 2)
+    rows = len(table) // 2 + 1  # one panel is left over at least, for the legend
     most = max(map(len, table.values()))
     figure = Figure(figsize=(11, 0.4 + rows * (0.9 + 0.36 * most)), layout="constrained")
     panels = figure.subplots(rows, 2, squeeze=False).flatten()
     for axes in panels[len(table) :]:
         axes.axis("off")
+    legend = [
+        Patch(color=OURS["fast"], label="this engine, fast runner"),
+        Patch(color=OURS["reference"], label="this engine, readable runner"),
+        Patch(color=MUTED, label="others"),
+        Line2D([], [], color=ORANGE, label="from the least to the most of the runs"),
+    ]
+    panels[-1].legend(
+        handles=legend,
+        loc="center left",
+        title="Median CPU seconds, shorter is better;\nbeside them tokens per second of wall time",
+        alignment="left",
+    )
     for axes, (name, peers) in zip(panels, table.items(), strict=False):
         order = sorted(peers, key=lambda peer: peers[peer]["cpu_seconds"])
         values = [peers[peer]["cpu_seconds"] for peer in order]
@@ -41,14 +55,10 @@ def speed(found: dict[str, Any]) -> Figure:
         for at, (peer, value) in enumerate(zip(order, values, strict=True)):
             spread = [run["cpu_seconds"] for run in found["runs"] if (run["workload"], run["peer"]) == (name, peer)]
             axes.plot([min(spread), max(spread)], [at, at], color=ORANGE, linewidth=2)
-            rate = f"{value:.3g} s, {peers[peer]['tokens_per_second']:,.0f} tokens/s"
+            rate = f"{value:.3g} s; {peers[peer]['tokens_per_second']:,.0f} tokens/s"
             axes.annotate(rate, (max(spread), at), (7, 0), textcoords="offset points", va="center", fontsize=11)
-        axes.set(title=TITLES[name], xlim=(0, max(values) * 1.55))
-        axes.invert_yaxis()
-        axes.grid(axis="x")
-        axes.grid(visible=False, axis="y")
-        axes.set_xlabel("CPU seconds")
-    figure.supxlabel("Bars: median CPU seconds (orange: least to most). Beside them: wall-clock rate.", fontsize=11)
+        axes.set(title=TITLES[name], xlim=(0, max(values) * 1.8), ylim=(most - 0.4, -0.6), xlabel="CPU seconds")
+        axes.grid(visible=False)
     return figure
 
 

