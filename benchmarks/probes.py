@@ -66,7 +66,7 @@ def step(runner, batch: int, context: int, repeats: int) -> tuple[float, float]:
 
 def decode_and_scaling(folder: Path, dtype: str, grows: bool) -> dict:
     """Decode at batch 8, and how it grows with batch and context, of both runners."""
-    model = load_model(folder)
+    model = load_model(folder).to(getattr(torch, dtype))
     limit = model.config.max_seq_len
     made = {}
     for name, make_runner, repeats in (("fast", fast_runner(model), 15), ("reference", ModelRunner, 5)):

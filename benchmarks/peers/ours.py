@@ -28,7 +28,7 @@ def load(job):
         packed = PackedModel(checkpoint["config"], checkpoint["model"])
         model, make_runner = None, packed.runner
     else:
-        model, make_runner = load_model(ws), ModelRunner
+        model, make_runner = load_model(ws).to(getattr(torch, job["dtype"])), ModelRunner
 
     def serve(requests):
         sequences = [Sequence(index, prompt, new) for index, (prompt, new) in enumerate(requests)]
