@@ -163,9 +163,8 @@ def publish(run: Run, assignment: str = "m13", *, gradebook: bool, roster: Path 
 def _table(results: list[dict[str, Any]], scores: dict[str, float]) -> Table:
     names = list(results[0]["units"]) if results else []
     chapter = [name for name in names if name in CHAPTER]
-    table = Table(
-        "student", *(["chapter"] if chapter else []), *(n for n in names if n not in chapter), "score", "s", "notes"
-    )
+    table = Table("student", *(["chapter"] if chapter else []), *(n for n in names if n not in chapter), "score", "s")
+    table.add_column("notes", no_wrap=True, overflow="ellipsis")
     for result in results:
         units = result["units"]
         cells = [f"{sum(units[name]['score'] for name in chapter):g}"] if chapter else []

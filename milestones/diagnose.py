@@ -186,7 +186,8 @@ MISTAKES: tuple[tuple[str, Callable[[Pass], None]], ...] = (
     ("order in a layer: the new token's keys and values are written after the gather, so it does not see itself, "
      "but an empty slot", _not_itself(1)),
     ("order in a layer: keys and values are written after the gather, so a token does not see itself", _written_late),
-    ("the pool itself must be written: keys and values never reach the cache, they go to a copy of it", _never_written),
+    ("keys and values never reach the slots that are gathered: the pool itself must be written, not a copy of it, and "
+     "in the blocks of the block table (a slot is block * block_size + offset)", _never_written),
     ("slot: all tokens of a block go to one slot of it; a slot is block * block_size + offset", _slot_of_the_block),
     ("mask: a token does not see itself; the one at position p sees 0 to p", _nobody_itself),
     ("mask: a token sees one slot too far, the one behind it", _one_ahead),

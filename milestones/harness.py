@@ -339,8 +339,9 @@ def explain(check: Check, case: dict[str, Any], failure: CheckFailed, printed: s
 
 _SHAPES = "two shapes do not fit: print them where they meet, and compare with the docstring"
 _BEYOND = (
-    "an index beyond the end: of a block table that was not extended (a new token needs its slot before it is "
-    "written), of the pool (a slot is block * block_size + offset), or of the positions (max_seq_len)"
+    "an index beyond the end: of a block table that is too short for the new token (was the manager asked to reserve "
+    "it before the pass, does it grow a table that is there already, does its number of blocks round up?), of the pool "
+    "(a slot is block * block_size + offset), or of the positions (max_seq_len)"
 )
 _RAISED = (  # of M13's engines
     ("IndexError", "pop from empty", "no block is free, and none was asked for: look before you take one. If the pool "

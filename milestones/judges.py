@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ai_playground.models import Transformer
 from ai_playground.workspace import default_workspace, load_tokenizer
 from milestones.diagnose import explain_tokens
@@ -64,8 +66,7 @@ def judge_tokens(
         raise CheckFailed(
             f"{what}: token {difference.expected} at position {at} of the new tokens: "
             f"{around(expected, at)}{in_words(model_spec, expected)}",
-            f"token {difference.found} (its logit is {difference.gap:.3g} lower): "
-            f"{around(output, at)}{in_words(model_spec, output)}",
+            f"token {difference.found}{near_tie(difference.gap)}: {around(output, at)}{in_words(model_spec, output)}",
             likely_cause(model, prompt, output, at, block_size, paged),
         )
     if len(output) > n:
@@ -91,14 +92,15 @@ def judge_tokens(
                 f"it stops before: {around(output, len(output) - 1)}",
                 "the end token is missing: it ends the request, and it is kept",
             )
+        found = f"the first {len(output)} of them; the last {short}: {clip(greedy(model, prompt + output, short))}"
         cause = (
-            "one token short: is the prefill's token in the output, is the last one, and the end token if there is "
-            "one? Or has a preempted request been lost?"
+            "one token short: a request is done when its output has max_new tokens, the prefill's and the last one "
+            "included (that the last is never cached is another matter)"
             if short == 1
             else "tokens are lost: what was made before a preemption must stay in the output, and a request is done "
             "only with its last token"
         )
-        raise CheckFailed(f"{what}: {n} tokens", f"{len(output)} tokens: {clip(output)}", cause)
+        raise CheckFailed(f"{what}: {n} tokens", f"{found}, are missing", cause)
 
 
 REPLAYED = "(a replay with just this mistake makes the same tokens as yours)"
@@ -126,10 +128,15 @@ def likely_cause(
             return "a run of tokens comes twice: what was made before a preemption is counted again after it"
     if not paged:
         return "full recompute: feed prompt and all new tokens each time, and take the argmax of the last row"
+    if at == 0 and (row := _row_of(model, prompt, output[0])) is not None:
+        return (
+            f"this is what follows prompt token {row}, not the last one: the next token comes from the logits of the "
+            "prefill's last row"
+        )
     if at == 0:
         return (
-            "the very first token comes from the prefill: its mask, its positions, its keys and values in each layer's "
-            "pool, or its last row"
+            "the very first token comes from the prefill, so decode is not the reason: compare with `Transformer`, "
+            "layer by layer, first what attention gives (mask, positions, heads), then the norms and the residuals"
         )
     if at == 1:
         return (
@@ -146,6 +153,18 @@ def likely_cause(
         "decode: compare the keys and values in the pool with those of a full forward pass, layer by layer and slot by "
         "slot (block * block_size + offset)"
     )
+
+
+def near_tie(gap: float) -> str:
+    """How near a wrong token was to the right one, where that is worth a thought."""
+    return f" (nearly a tie: its logit is {gap:.2g} lower)" if gap < 0.01 else ""
+
+
+def _row_of(model: Transformer, prompt: list[int], token: int) -> int | None:
+    """The first place of the prompt, its last aside, after which the token would be right."""
+    with torch.no_grad():
+        best = model(torch.tensor([prompt]))[0, :-1].argmax(dim=-1).tolist()
+    return best.index(token) if token in best else None
 
 
 def in_words(model_spec: dict[str, Any], tokens: list[int]) -> str:

@@ -20,7 +20,10 @@ def judge_load(case: dict[str, Any], evidence: Any) -> None:
     if evidence is None or evidence.get("returned") != "Module":
         returned = (evidence or {}).get("returned", "NoneType")
         found = "None" if returned == "NoneType" else f"a {returned}"
-        raise CheckFailed("a torch.nn.Module", found, "the function must `return` the model")
+        cause = "the function must `return` the model"
+        if returned in ("dict", "OrderedDict"):
+            cause = "that is the state dict, names and tensors: return the module that you loaded it into"
+        raise CheckFailed("a torch.nn.Module", found, cause)
     model = build_model(case.get("model") or {"workspace": case["workspace"]})
     if evidence["training"]:
         raise CheckFailed("every module in eval mode", f"train mode in {evidence['training'][:3]}", "call `.eval()`")
@@ -66,6 +69,8 @@ def _differing(model: Any, evidence: dict[str, Any]) -> str:
     cause = f"these tensors are not the checkpoint's: {', '.join(wrong[:4])}"
     if len(wrong) > 4:
         cause += f" and {len(wrong) - 4} more"
+    if len(wrong) > 1 and wrong == [name for name in expected if "norm" in name]:
+        cause = f"all {len(wrong)} norm weights, and no others, are not the checkpoint's: {wrong[0]}, ..., {wrong[-1]}"
     if swapped:
         return f"{cause} ({'; '.join(swapped[:2])})"
     rounded = [name for name in wrong if name in arrived and _nearly(arrived[name], expected[name])]

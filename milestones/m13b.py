@@ -89,7 +89,8 @@ def judge_memory(case: dict[str, Any], evidence: Any) -> None:
             f"a pool of {blocks} block(s) of {size} token slots, {blocks * size * token_bytes // 1024} KiB",
             f"{max(memory, default=0) // 1024} KiB kept between two steps; {cached} tokens are "
             f"{cached * token_bytes // 1024} KiB",
-            "this is a contiguous cache, not a paged one: blocks are handed out whole, and `block_size` is their size",
+            "either the cache is contiguous, or its blocks are of another size than `block_size`: blocks of that size "
+            "are handed out whole",
         )
 
 

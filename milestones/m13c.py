@@ -20,6 +20,10 @@ _BATCH = (
     "if greedy_paged passes, look at what a batch adds: each row has its own token, position and block table, and a "
     "block never belongs to two requests (handed out while in use, given back twice, or a table kept after it)"
 )
+_SECOND_BATCH = (
+    "the first batch is right, and those that got its blocks and places are not: is a block given back twice, handed "
+    "out while it is in use, or a table kept after it was given back? Each block is free or has one owner"
+)
 _NO_PREEMPTION = (
     "the budget is not kept, or memory is reserved ahead: when a running request needs a block and none is free, the "
     "youngest gives its blocks back, waits, and is recomputed"
@@ -74,32 +78,51 @@ def _judge_outputs(
                 failure.cause = in_a_batch
             elif len(requests) > 1 and failure.found.startswith("token ") and REPLAYED not in failure.cause:
                 failure.cause = _BATCH
+            if len(requests) > 1:
+                right = [i for i in range(len(requests)) if not _is_wrong(case, requests[i], outputs[i])]
+                failure.found += _which_are_right(right, len(requests))
+                if failure.cause == _BATCH and right == list(range(case.get("max_batch", 8))):
+                    failure.cause = _SECOND_BATCH
             raise
+
+
+def _which_are_right(right: list[int], requests: int) -> str:
+    """Half of a diagnosis: what is right, beside what is wrong."""
+    if not right:
+        return "; no output is right"
+    every = len(right) == requests - 1
+    return "; all other outputs are right" if every else f"; right are only the outputs {' '.join(map(str, right))}"
+
+
+def _is_wrong(case: dict[str, Any], prompt: list[int], output: Any) -> bool:
+    from milestones.reference import build_model, first_divergence, greedy
+
+    model = build_model(case.get("model") or {"workspace": SHIPPED})
+    if type(output) is not list or any(type(t) is not int or not 0 <= t < model.config.vocab_size for t in output):
+        return True
+    right = greedy(model, prompt, case["max_new"], case.get("eos_id"))
+    return len(output) != len(right) or first_divergence(model, prompt, output) is not None
 
 
 def _cause_in_a_batch(
     case: dict[str, Any], requests: list[list[int]], outputs: list[Any], lookups: list[list[int]] | None, index: int
 ) -> str:
     """What other requests, and the request's own preemptions, have to do with its wrong output; "" if unknown."""
-    from milestones.judges import judge_tokens
-
-    spec = case.get("model") or {"workspace": SHIPPED}
-
-    def wrong(prompt: list[int], output: Any) -> bool:
-        try:
-            judge_tokens(spec, prompt, case["max_new"], output, "", case.get("eos_id"))
-        except CheckFailed:
-            return True
-        return False
-
-    twin = next((i for i, output in enumerate(outputs) if i != index and not wrong(requests[index], output)), None)
+    others = (i for i in range(len(outputs)) if i != index)
+    twin = next((i for i in others if not _is_wrong(case, requests[index], outputs[i])), None)
     if type(outputs[index]) is not list or any(type(token) is not int for token in outputs[index]):
         return ""
     if twin is not None:
-        return f"outputs[{twin}] is what outputs[{index}] should be: the outputs must be in the order of the requests"
+        return (
+            f"the tokens of request {index} are in outputs[{twin}]: the outputs must be in the order of the requests, "
+            "not in that in which they end"
+        )
     lost = _lost_beginning(case, requests[index], outputs[index])
     if lost:
-        return f"its first {lost} token(s) are lost: what was made before a preemption must stay in the output"
+        return (
+            f"its first {lost} token(s) are lost: what was made before a preemption must stay in the output, though it "
+            "goes through the model again with the prompt"
+        )
     if mixed := _mixed_rows(case, requests, outputs):
         return mixed
     if lookups is not None and (again := _recomputed_wrongly(case, requests[index], outputs[index], lookups)):
@@ -136,7 +159,7 @@ def _never_ended(case: dict[str, Any], requests: list[list[int]], lookups: list[
         found += f"; request {starts.index(0)} was never admitted"
     for index, prompt in enumerate(requests):
         again = _recomputed_wrongly(case, prompt, [], lookups) if starts[index] > 1 else ""
-        if again and "was right" not in again:
+        if again and "were the right ones" not in again:
             return CheckFailed(expected, found, f"request {index}: {again}")
     return CheckFailed(expected, found, cause)
 
@@ -186,8 +209,8 @@ def _recomputed_wrongly(case: dict[str, Any], prompt: list[int], output: Any, lo
         for length in range(1, longest + 1):
             if longest >= length and run[longest : longest + length] == run[longest - length : longest]:
                 return (
-                    f"{where}, and the last {length} before position {longest} are in them twice: what was made before "
-                    "an earlier preemption is folded into the prompt again"
+                    f"{where}, and {length} of them twice: those before position {longest} follow there once more. "
+                    "What was made before an earlier preemption is folded into the prompt again"
                 )
         return (
             f"{where}, and they are not its prompt and its tokens so far: right up to position {longest}, then "
@@ -200,8 +223,9 @@ def _recomputed_wrongly(case: dict[str, Any], prompt: list[int], output: Any, lo
             "its newest token, made but not yet in the cache, belongs to them"
         )
     return (
-        f"the request was preempted {len(runs) - 1} time(s), and what was recomputed was right: look at what follows, "
-        "the position of its next token, its new block table, and which token is new"
+        f"the request was preempted {len(runs) - 1} time(s), and the tokens that were recomputed were the right ones. "
+        "Were they at their positions (counted from the beginning of the sequence), in the blocks of a new table, and "
+        "does the next step feed the newest token at the next position?"
     )
 
 
@@ -213,7 +237,8 @@ def _judge_report(case: dict[str, Any], requests: list[list[int]], report: dict[
         raise CheckFailed(
             f"report['completed'] == {len(requests)}, all of them",
             f"{report['completed']}",
-            "count a request once, when it leaves with its last token",
+            "count a request once, when it leaves with its last token"
+            + (": is one that is preempted counted too?" if report["completed"] > len(requests) else ""),
         )
     preemptions = plain_int(report, "preemptions")
     if preemptions < case.get("min_preemptions", 0):

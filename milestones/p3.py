@@ -50,7 +50,7 @@ def judge_generate(case: dict[str, Any], evidence: Any) -> None:
 
 
 def _judge_output(case: dict[str, Any], value: Any, evidence: dict[str, Any] | None) -> None:
-    from milestones.judges import around, clip, token_list
+    from milestones.judges import around, clip, near_tie, token_list
     from milestones.p3_diagnose import cause_of
     from milestones.reference import build_model, first_divergence, greedy
 
@@ -67,7 +67,7 @@ def _judge_output(case: dict[str, Any], value: Any, evidence: dict[str, Any] | N
         expected = new[:at] + greedy(model, prompt + new[:at], min(n - at, 6))
         raise CheckFailed(
             f"{function}: token {difference.expected} at position {at} of the new tokens: {around(expected, at)}",
-            f"token {difference.found} (its logit is {difference.gap:.3g} lower): {around(new, at)}",
+            f"token {difference.found}{near_tie(difference.gap)}: {around(new, at)}",
             cause_of(case, new[:n], at, evidence),
         )
     if len(new) != n:

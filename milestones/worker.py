@@ -53,8 +53,9 @@ def error_of(error: BaseException, engine: Path) -> dict[str, Any]:
     """What went wrong, with the traceback's lines that stand in the student's own files."""
     folder = str(engine.parent if engine.is_file() else engine)
     frames = traceback.extract_tb(error.__traceback__)
-    # Frames of this package and of the import machinery would only hide the student's own.
-    own = [f for f in frames if "milestones" not in Path(f.filename).parts and "importlib" not in f.filename]
+    # Frames of this package, of torch and of the import machinery would only hide the student's own.
+    foreign = {"milestones", "site-packages"}
+    own = [f for f in frames if not foreign & set(Path(f.filename).parts) and "importlib" not in f.filename]
     lines = [f"{Path(f.filename).name}:{f.lineno} in {f.name}: {f.line}" for f in own]
     if isinstance(error, SyntaxError) and error.filename:
         lines.append(f"{Path(error.filename).name}:{error.lineno}: {(error.text or '').strip()}")

@@ -244,7 +244,7 @@ SERVING = (
           (C, _RETIRE, "                self.completed += 1")),
     wrong("last_block_leaks", "m13c.tight_pool", "given back", "all blocks are given back",
           (B, _RELEASE, "self.free.extend(self.tables.pop(seq_id)[:-1])")),
-    wrong("released_twice", "m13c.roomy_pool", "two requests", "a block has one owner",
+    wrong("released_twice", "m13c.roomy_pool", "given back twice", "a block has one owner",
           (B, _RELEASE, "self.free.extend(self.tables.pop(seq_id) * 2)")),
     wrong("block_given_to_two", "m13c.roomy_pool", "two requests", "a block has one owner",
           (B, _TAKE, "            table.append(self.free[0] if len(self.free) % 2 else self.free[-1])\n"
