@@ -14,6 +14,7 @@ from typing import Any
 from ai_playground.workspace import repo_root
 from grading.assignments import ASSIGNMENTS
 from grading.nbgrader_hooks import unit_report
+from milestones.points import CHAPTER
 
 _STYLE = """
 :root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif; }
@@ -72,11 +73,10 @@ def class_html(
     assignment: str, results: list[dict[str, Any]], errors: dict[str, str], similar: list[tuple[float, str, str, str]]
 ) -> str:
     """The class at a glance, for the instructor."""
-    names = list(results[0]["units"]) if results else []
+    names = list(parts_of(results[0])) if results else []
     rows = [
         [f'<a href="{_e(r["student"])}/report.html">{_e(r["student"])}</a>', f"{r['score']:g}",
-         *(f"{r['units'][name]['score']:g}" for name in names if name in r["units"]), f"{r['seconds']:.0f}",
-         _e("; ".join(r["notes"]))[:200]]
+         *(f"{score:g}" for score in parts_of(r).values()), f"{r['seconds']:.0f}", _folded(r["notes"])]
         for r in sorted(results, key=lambda r: r["student"])
     ]  # fmt: skip
     parts = [
@@ -99,6 +99,20 @@ def class_html(
     pairs = [[f"{share:.0%}", *map(_e, names)] for share, *names in similar[:50]]
     parts.append(_table(["share", "file", "one", "other"], pairs, numeric={0}))
     return _page(f"{ASSIGNMENTS[assignment].title}, the class", parts)
+
+
+def parts_of(result: dict[str, Any]) -> dict[str, float]:
+    """The scores of a result's parts, the chapter's cells as one."""
+    parts: dict[str, float] = {}
+    for name, unit in result["units"].items():
+        part = "chapter" if name in CHAPTER else name
+        parts[part] = round(parts.get(part, 0.0) + unit["score"], 2)
+    return parts
+
+
+def _folded(notes: list[str]) -> str:
+    items = "".join(f"<li>{_e(note)}</li>" for note in notes)
+    return f"<details><summary>{len(notes)}</summary><ul>{items}</ul></details>" if notes else ""
 
 
 def most_failed(results: list[dict[str, Any]]) -> list[tuple[str, int]]:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -21,8 +20,8 @@ from grading.assignments import ASSIGNMENTS
 from grading.grade import WORK, Results, check_reference, judge_class, key_of, local_pool, reference_submission
 from grading.intake import Submission, find_submissions, take_in
 from grading.release import stale
+from grading.report import parts_of
 from grading.sandbox import Sandbox
-from milestones.points import CHAPTER
 
 SUBMITTED = WORK / "submitted"
 RECEIVED = WORK / "received"  # what `nbgrader collect` brought, as it came
@@ -161,18 +160,12 @@ def publish(run: Run, assignment: str = "m13", *, gradebook: bool, roster: Path 
 
 
 def _table(results: list[dict[str, Any]], scores: dict[str, float]) -> Table:
-    names = list(results[0]["units"]) if results else []
-    chapter = [name for name in names if name in CHAPTER]
-    table = Table("student", *(["chapter"] if chapter else []), *(n for n in names if n not in chapter), "score", "s")
-    table.add_column("notes", no_wrap=True, overflow="ellipsis")
+    names = list(parts_of(results[0])) if results else []
+    table = Table("student", *names, "score", "s", "notes")
     for result in results:
-        units = result["units"]
-        cells = [f"{sum(units[name]['score'] for name in chapter):g}"] if chapter else []
-        cells += [f"{units[name]['score']:g}" for name in names if name not in chapter]
-        notes = "; ".join(result["notes"])
-        table.add_row(
-            result["student"], *cells, f"{scores[result['student']]:g}", f"{result['seconds']:.0f}", escape(notes[:60])
-        )
+        cells = [*parts_of(result).values(), scores[result["student"]]]
+        notes = str(len(result["notes"]) or "")  # they stand in the report
+        table.add_row(result["student"], *(f"{cell:g}" for cell in cells), f"{result['seconds']:.0f}", notes)
     return table
 
 
