@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 from nbformat.v4 import new_output
@@ -89,7 +90,8 @@ def unit_report(unit: dict[str, Any]) -> str:
     for check in unit["visible"]:
         lines.append(f"  {check['name']}: {check['status'].replace('_', ' ')}")
         if check["status"] != "passed" and check["message"]:
-            lines += [f"    {line}" for line in check["message"].splitlines()]
+            for line in check["message"].splitlines():  # pages show it as it is, and cut what is wider
+                lines += wrap(f"    {line}", 110, subsequent_indent=" " * 20, break_long_words=False) or [""]
     if unit["hidden_of"]:
         lines.append(f"  hidden checks: {unit['hidden_points']:g} of {unit['hidden_of']:g} points")
     return "\n".join(lines)

@@ -1,6 +1,8 @@
 """The checks themselves: near-ties, time limits, workers with and without fork, and what is seen from outside."""
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,6 +10,7 @@ import pytest
 import torch
 
 from ai_playground.models import TransformerConfig
+from ai_playground.workspace import repo_root
 from milestones import m13a, m13b, m13c, probes
 from milestones.engines import Engine, engine_path
 from milestones.harness import CheckFailed, Worker, run_check
@@ -193,3 +196,19 @@ def test_the_drawn_inputs_differ_with_the_seed_and_say_it() -> None:
     from milestones.harness import explain
 
     assert "COURSE_SEED=3" in explain(failing, failing.cases[0], CheckFailed("a", "b"))
+
+
+def test_the_observer_is_warm_before_the_forks() -> None:
+    code = """
+import sys, torch
+from torch import nn
+from milestones.observe import TokenLog, warm_up
+warm_up()
+before = set(sys.modules)
+embedding = nn.Embedding(5, 2)
+with TokenLog() as log:
+    embedding(torch.tensor([3, 1]))
+assert log.calls == [[3, 1]] and len(log.times) == 1
+assert set(sys.modules) == before, set(sys.modules) - before
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=repo_root())
