@@ -38,6 +38,7 @@ INSTRUCTOR = (
     "docs/instructor.md",
     "tests/instructor",
     "tests/engines",
+    "benchmarks",
     ".ci",
 )
 MANIFEST = ".course-release.json"

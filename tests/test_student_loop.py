@@ -74,6 +74,14 @@ def test_check_on_the_command_line_fails_with_the_message(tmp_path: Path) -> Non
     assert "must `return` the model" in result.output
 
 
+def test_p3_is_checked_by_the_same_command_and_has_no_hints(tmp_path: Path) -> None:
+    (tmp_path / "kv_generate.py").write_text("def generate_full(model, prompt_ids, n_new):\n    return [1]\n")
+    done = CliRunner().invoke(app, ["check", "p3.full_tokens", "--engine", str(tmp_path)])
+    assert done.exit_code == 1 and "p3.full_tokens" in done.output and "expected:" in done.output
+    hint = CliRunner().invoke(app, ["hint", "p3"])
+    assert hint.exit_code == 2 and "from memory" in hint.output
+
+
 def test_unknown_names_are_refused_with_those_there_are() -> None:
     for arguments, words in (
         (["check", "m99"], "no part 'm99'; there are s4_1, s4_2, m13a, m13b"),
