@@ -118,21 +118,24 @@ def watch(
         folders.add(ROOT / "assignments" / "m13")
     console.print(f"Watching {', '.join(map(str, sorted(folders)))}; Ctrl-C ends it.")
     with Worker() as worker:
-        _watch_once(checks, engine, worker)
+        open_check = _watch_once(checks, engine, worker)
         for changes in watch_files(*folders, raise_interrupt=False):
             if any(changed.endswith((".py", ".ipynb")) for _, changed in changes):
                 console.rule(time.strftime("%H:%M:%S"))
-                _watch_once(checks, engine, worker)
+                # The one that is being worked on first: its message is what is waited for.
+                checks.sort(key=lambda check: check.name != open_check)
+                open_check = _watch_once(checks, engine, worker)
 
 
-def _watch_once(checks: list["Check"], engine: str, worker: "Worker") -> None:
-    """Go through the checks in order, up to the first one that does not pass."""
+def _watch_once(checks: list["Check"], engine: str, worker: "Worker") -> str:
+    """Go through the checks up to the first one that does not pass; returns its name, or ""."""
     start = time.monotonic()
     for result in _run(checks, engine, worker, show=True):
         if result.status != "passed":
             console.print(f"[dim]{time.monotonic() - start:.1f} s[/dim]")
-            return
-    console.print("[green]All of these checks pass.[/green]")
+            return result.check.name
+    console.print(f"[green]All of these checks pass.[/green] [dim]{time.monotonic() - start:.1f} s[/dim]")
+    return ""
 
 
 def _checks(name: str) -> list["Check"]:
