@@ -92,7 +92,7 @@ class Observer(TorchDispatchMode):
     """Writes down the tokens that go through a model, the work, and the memory that lives on between passes.
 
     Attributes:
-        calls: for each lookup its tokens, row by row.
+        calls, times: for each lookup its tokens, row by row, and when it was.
         flops: floating-point operations so far, by the formulas of `torch.utils.flop_counter`.
         memory: for each lookup the bytes, at that moment, of all storages that are not the model's. A lookup
             begins a forward pass, so what the last pass needed for itself is gone and the cache is what is left.
@@ -103,6 +103,7 @@ class Observer(TorchDispatchMode):
         super().__init__()
         self.vocab_size = vocab_size or model.config.vocab_size
         self.calls: list[list[int]] = []
+        self.times: list[float] = []
         self.flops = 0
         self.memory: list[int] = []
         self._given = _storages_of(model)
@@ -122,6 +123,7 @@ class Observer(TorchDispatchMode):
         tokens = looked_up(function, args, self.vocab_size) if function in _LOOKUPS else None
         if tokens is not None:
             self.calls.append(tokens)
+            self.times.append(perf_counter())
             self.memory.append(self._bytes_alive())
         result = function(*args, **kwargs)
         formula = _FORMULAS.get(function.overloadpacket)

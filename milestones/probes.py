@@ -147,7 +147,7 @@ def serve(engine: Engine, case: dict[str, Any]) -> dict[str, Any]:
     evidence = _serve(engine, case, options, seen)
     if not seen.calls and "model" not in case:
         # The engine's own model is known to nobody before it is used, and this one reads its embedding by no module.
-        seen = Observer(None, read_config(default_workspace()).vocab_size)
+        seen = _observer_of_any_model(case)
         evidence = _serve(engine, case, options, seen)
     return evidence | {"lookups": seen.calls}
 
@@ -215,6 +215,12 @@ def finale(engine: Engine, case: dict[str, Any]) -> dict[str, Any]:
     The tokens that go through a model are seen (`"observe"`). With a `model` in the case, its weights stand in the
     place of the workspace's.
     """
+    evidence = _finale(engine, case, TokenLog())
+    # An engine that reads its embedding by no module is looked at again, as in `serve`.
+    return evidence if evidence["tokens_seen"] else _finale(engine, case, _observer_of_any_model(case))
+
+
+def _finale(engine: Engine, case: dict[str, Any], seen: TokenLog | Observer) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         ws = Path(folder) / "myllm"
         shutil.copytree(case["workspace"], ws, ignore=shutil.ignore_patterns("src", "*.partial"))
@@ -225,7 +231,7 @@ def finale(engine: Engine, case: dict[str, Any]) -> dict[str, Any]:
         kept = {"kept_by_the_check": {"value": 1}}
         metrics.write_text(json.dumps(kept), encoding="utf-8")
         start = time.perf_counter()
-        with TokenLog() as seen:
+        with seen:
             report = engine.finale(ws)
         if type(report) is dict and type(report.get("torch_version")) is type(torch.__version__):
             report["torch_version"] = str(torch.__version__)  # torch's own is a subclass of str
@@ -236,6 +242,11 @@ def finale(engine: Engine, case: dict[str, Any]) -> dict[str, Any]:
             "seconds_seen": seen.times[-1] - seen.times[0] if seen.times else 0.0,
             "metrics": metrics.read_text(encoding="utf-8") if metrics.exists() else None,
         }
+
+
+def _observer_of_any_model(case: dict[str, Any]) -> Observer:
+    """One for a model that nobody has before the engine loads it; the workspace tells the vocabulary's length."""
+    return Observer(None, read_config(Path(case.get("workspace", default_workspace()))).vocab_size)
 
 
 def _options(case: dict[str, Any]) -> dict[str, Any]:
