@@ -49,13 +49,13 @@ def bench(
         found = {"machine": run.machine(), "settings": {"runs": runs, "threads": threads}}
         if scaling:
             found["probes"] = run.probe(settings)
-        found |= run.serve_all(settings)
+        out.mkdir(parents=True, exist_ok=True)
+        for after_a_round in run.serve_all(settings):
+            found |= after_a_round
+            write_json(out / "bench.json", found)
     except ValueError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(1) from None
-    found["medians"] = run.medians(found["runs"])
-    out.mkdir(parents=True, exist_ok=True)
-    write_json(out / "bench.json", found)
     figures.draw(found, out)
     for name, rows in found["medians"].items():
         table = Table(

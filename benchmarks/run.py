@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -49,11 +49,12 @@ class Settings:
     say: Callable[[str], None] = field(default=print)
 
 
-def serve_all(settings: Settings) -> dict[str, Any]:
+def serve_all(settings: Settings) -> Iterator[dict[str, Any]]:
     """Run the workloads; each round goes through all of them and all peers, so that no peer has the quiet hour.
 
-    Returns:
-        `runs` (a record for each run), `skipped` (`{workload: {peer: why}}`) and `versions`.
+    Yields:
+        After each round what there is by then: `runs` (a record for each run), `skipped` (`{workload: {peer: why}}`),
+        `versions` and `medians`.
     """
     runs: list[dict[str, Any]] = []
     skipped: dict[str, dict[str, str]] = {name: {} for name in settings.workloads}
@@ -81,7 +82,7 @@ def serve_all(settings: Settings) -> dict[str, Any]:
                     f"{name} {peer}: {record['wall_seconds']:.2f} s, {record['cpu_seconds']:.2f} CPU s, "
                     f"{record['peak_mb']} MB, first tokens agree {record['same_start']:.0%}"
                 )
-    return {"runs": runs, "skipped": skipped, "versions": versions}
+        yield {"runs": runs, "skipped": skipped, "versions": versions, "medians": medians(runs)}
 
 
 def requests_of(name: str, model: Path) -> Requests:
