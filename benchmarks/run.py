@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import platform
+import re
 import signal
 import subprocess
 import sys
@@ -121,9 +122,9 @@ def run_peer(
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)  # what the peer started, too
         if not out.is_file():
-            lines = [line.strip() for line in printed.read_text(errors="replace").splitlines() if line.strip()]
-            why = next((line for line in reversed(lines) if "Error" in line), lines[-1] if lines else "no output")
-            return {"failed": f"exit status {process.returncode}: {why[-200:]}"}
+            # The last error that names itself; vLLM's last one only says that there was one above.
+            errors = re.findall(r"\w+Error: (?!EngineCore).*", printed.read_text(errors="replace"))
+            return {"failed": errors[-1][:200] if errors else f"exit status {process.returncode}"}
         return json.loads(out.read_text())
 
 
