@@ -50,8 +50,8 @@ def bench(
         if scaling:
             found["probes"] = run.probe(settings)
         out.mkdir(parents=True, exist_ok=True)
-        for after_a_round in run.serve_all(settings):
-            found |= after_a_round
+        for so_far in run.serve_all(settings):
+            found |= so_far
             write_json(out / "bench.json", found)
     except ValueError as error:
         typer.echo(str(error), err=True)

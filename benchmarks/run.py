@@ -54,8 +54,8 @@ def serve_all(settings: Settings) -> Iterator[dict[str, Any]]:
     """Run the workloads; each round goes through all of them and all peers, so that no peer has the quiet hour.
 
     Yields:
-        After each round what there is by then: `runs` (a record for each run), `skipped` (`{workload: {peer: why}}`),
-        `versions` and `medians`.
+        After each workload of each round what there is by then: `runs` (a record for each run), `skipped`
+        (`{workload: {peer: why}}`), `versions` and `medians`.
     """
     runs: list[dict[str, Any]] = []
     skipped: dict[str, dict[str, str]] = {name: {} for name in settings.workloads}
@@ -83,7 +83,7 @@ def serve_all(settings: Settings) -> Iterator[dict[str, Any]]:
                     f"{name} {peer}: {record['wall_seconds']:.2f} s, {record['cpu_seconds']:.2f} CPU s, "
                     f"{record['peak_mb']} MB, first tokens agree {record['same_start']:.0%}"
                 )
-        yield {"runs": runs, "skipped": skipped, "versions": versions, "medians": medians(runs)}
+            yield {"runs": runs, "skipped": skipped, "versions": versions, "medians": medians(runs)}
 
 
 def requests_of(name: str, model: Path) -> Requests:
@@ -112,7 +112,8 @@ def run_peer(
         with printed.open("w") as log:
             process = subprocess.Popen(
                 [python, HERE / "peers" / script, job],
-                env=environment_of(settings.threads), stdout=log, stderr=log, start_new_session=True,
+                env=environment_of(settings.threads, ours=not environment),
+                stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
             try:
                 process.wait(TIMEOUT)
@@ -128,13 +129,12 @@ def run_peer(
         return json.loads(out.read_text())
 
 
-def environment_of(threads: int) -> dict[str, str]:
-    """The same for every peer: so many threads, which sleep while they wait, and no network."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("VIRTUAL_ENV", "PYTHON", "UV_"))}
-    return kept | {
-        "OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1",
-        "TOKENIZERS_PARALLELISM": "false",
-    }  # fmt: skip
+def environment_of(threads: int, ours: bool) -> dict[str, str]:
+    """So many threads, and no network. How threads wait is left to each peer; `course` lets ours sleep."""
+    dropped = ("VIRTUAL_ENV", "PYTHON", "UV_", "OMP_")
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(dropped)}
+    own = {"OMP_WAIT_POLICY": "PASSIVE"} if ours else {}
+    return kept | own | {"OMP_NUM_THREADS": str(threads), "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
 def probe(settings: Settings) -> dict[str, Any]:
@@ -147,7 +147,7 @@ def probe(settings: Settings) -> dict[str, Any]:
         job, out = Path(folder) / "job.json", Path(folder) / "out.json"
         values = {"threads": settings.threads, "models": models, "toy": str(toy), "out": str(out)}
         job.write_text(json.dumps(values))
-        environment = environment_of(settings.threads)
+        environment = environment_of(settings.threads, ours=True)
         subprocess.run([sys.executable, HERE / "probes.py", job], env=environment, check=True, timeout=TIMEOUT)
         return json.loads(out.read_text()) | {"cold_start": cold_start(settings.threads)}
 
@@ -158,7 +158,7 @@ def cold_start(threads: int) -> dict[str, float]:
     walls, cpus = [], []
     for _ in range(5):
         before, begin = os.times(), time.perf_counter()
-        subprocess.run(command, env=environment_of(threads), check=True, capture_output=True)
+        subprocess.run(command, env=environment_of(threads, ours=True), check=True, capture_output=True)
         walls.append(time.perf_counter() - begin)
         after = os.times()
         cpus.append(sum(after[2:4]) - sum(before[2:4]))
