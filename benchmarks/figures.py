@@ -14,7 +14,7 @@ from ai_playground.plotting import BLUE, EMPTY, MUTED, ORANGE, STYLE
 OURS = {"fast": BLUE, "reference": "#7FB7DA"}
 TITLES = {
     "w1-fp32": "SmolLM2-135M, float32", "w1-bf16": "SmolLM2-135M, bfloat16", "w2-fp32": "toy model, float32",
-    "w2-bf16": "toy model, bfloat16", "w3": "the chapter's 24 requests",
+    "w2-bf16": "toy model, bfloat16", "w3": "the chapter's 24 requests, one thread",
 }  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from typing import Any
 from ai_playground.chapter import chapter_workload
 from ai_playground.workspace import read_config
 from benchmarks.models import prepare
-from benchmarks.workloads import WORKLOADS, Requests
+from benchmarks.workloads import WORKLOADS, Requests, Workload
 
 HERE = Path(__file__).parent
 TIMEOUT = 900  # seconds, for one run of one peer
@@ -69,7 +69,7 @@ def serve_all(settings: Settings) -> Iterator[dict[str, Any]]:
             peers = [peer for peer in workload.peers if peer in settings.peers and peer not in skipped[name]]
             shift = round_number % max(len(peers), 1)
             for peer in peers[shift:] + peers[:shift]:
-                record = run_peer(peer, workload.dtype, workload.max_batch, model, requests, settings)
+                record = run_peer(peer, workload, model, requests, settings)
                 if "failed" in record:
                     skipped[name][peer] = record["failed"]
                     settings.say(f"{name} {peer}: skipped, {record['failed']}")
@@ -93,26 +93,25 @@ def requests_of(name: str, model: Path) -> Requests:
     return WORKLOADS[name].requests(read_config(model).vocab_size)
 
 
-def run_peer(
-    peer: str, dtype: str, max_batch: int, model: Path, requests: Requests, settings: Settings
-) -> dict[str, Any]:
+def run_peer(peer: str, workload: Workload, model: Path, requests: Requests, settings: Settings) -> dict[str, Any]:
     """One run of one peer: what `peers/measure.py` wrote, or `{"failed": why}`."""
     script, environment = PEERS[peer]
+    threads = workload.threads or settings.threads
     python = Path(sys.executable) if not environment else settings.envs / environment / "bin" / "python"
     if not python.is_file():
         return {"failed": "not installed, see benchmarks/README.md"}
     with tempfile.TemporaryDirectory() as folder:
         job, out = Path(folder) / "job.json", Path(folder) / "out.json"
         values = {
-            "peer": peer, "dtype": dtype, "max_batch": max_batch, "threads": settings.threads, "model": str(model),
-            "requests": requests, "out": str(out), "started": time.time(),
+            "peer": peer, "dtype": workload.dtype, "max_batch": workload.max_batch, "threads": threads,
+            "model": str(model), "requests": requests, "out": str(out), "started": time.time(),
         }  # fmt: skip
         job.write_text(json.dumps(values))
         printed = Path(folder) / "printed"
         with printed.open("w") as log:
             process = subprocess.Popen(
                 [python, HERE / "peers" / script, job],
-                env=environment_of(settings.threads, ours=not environment),
+                env=environment_of(threads, ours=not environment),
                 stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
             try:

@@ -16,6 +16,7 @@ class Workload:
         max_batch: requests that run at the same time, at most.
         count, prompt, new: how many requests, and the ranges of their lengths.
         peers: who serves it.
+        threads: how many each peer gets, whatever `course bench --threads` says.
     """
 
     model: str
@@ -25,6 +26,7 @@ class Workload:
     prompt: tuple[int, int]
     new: tuple[int, int]
     peers: tuple[str, ...]
+    threads: int | None = None
 
     def requests(self, vocab_size: int) -> Requests:
         """The requests; the end token is ignored, so each makes as many tokens as it says."""
@@ -45,6 +47,6 @@ WORKLOADS = {
     "w1-bf16": Workload(dtype="bfloat16", **_W1),
     "w2-fp32": Workload(dtype="float32", **_W2),
     "w2-bf16": Workload(dtype="bfloat16", **_W2),
-    # The chapter's own 24 requests: `chapter.workload` draws them as the chapter does.
-    "w3": Workload("toy", "float32", 8, 24, (8, 47), (5, 79), ("fast", "reference", "chapter")),
+    # The chapter's own 24 requests, drawn by `ai_playground.chapter`, and on one thread, as its notebook sets it.
+    "w3": Workload("toy", "float32", 8, 24, (8, 47), (5, 79), ("fast", "reference", "chapter"), threads=1),
 }

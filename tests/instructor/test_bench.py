@@ -46,8 +46,8 @@ def test_a_run_is_measured_and_drawn(tmp_path) -> None:
 def test_what_is_not_there_or_fails_is_skipped_with_its_reason(tmp_path) -> None:
     model = prepare("toy", "float32", None, tmp_path / "cache")
     asked = settings(tmp_path)
-    assert "not installed" in run.run_peer("transformers", "float32", 2, model, [([1, 2], 2)], asked)["failed"]
-    assert "IndexError" in run.run_peer("reference", "float32", 2, model, [([999], 2)], asked)["failed"]
+    assert "not installed" in run.run_peer("transformers", WORKLOADS["w2-fp32"], model, [([1, 2], 2)], asked)["failed"]
+    assert "IndexError" in run.run_peer("reference", WORKLOADS["w2-fp32"], model, [([999], 2)], asked)["failed"]
 
 
 def test_smollm2_needs_its_workspace(tmp_path) -> None:
