@@ -74,7 +74,7 @@ def test_check_on_the_command_line_fails_with_the_message(tmp_path: Path) -> Non
     assert "must `return` the model" in result.output
 
 
-def test_p3_is_checked_by_the_same_command_and_has_no_hints(tmp_path: Path) -> None:
+def test_the_project_is_checked_by_the_same_command_and_has_no_hints(tmp_path: Path) -> None:
     (tmp_path / "kv_generate.py").write_text("def generate_full(model, prompt_ids, n_new):\n    return [1]\n")
     done = CliRunner().invoke(app, ["check", "p3.full_tokens", "--engine", str(tmp_path)])
     assert done.exit_code == 1 and "p3.full_tokens" in done.output and "expected:" in done.output
