@@ -38,14 +38,13 @@ def main() -> int:
         print(f"{flag:6}{outcome.kind:10}{engine.name:34}{outcome.seconds:6.1f} s  {outcome.run} {note}", flush=True)
         if options.messages or wrong or (engine.fails and not named):
             print("\n".join(f"        {line}" for line in outcome.message.splitlines()), flush=True)
-    text = table(outcomes)
-    print(text.split("\n## ")[0])
+        if options.write:
+            TABLE.parent.mkdir(exist_ok=True)
+            TABLE.write_text(table(outcomes), encoding="utf-8")
+    print(table(outcomes).split("\n## ")[0])
     used = os.times()
     cpu = used.user + used.system + used.children_user + used.children_system
     print(f"{len(outcomes)} runs in {time.monotonic() - start:.0f} s, {cpu:.0f} s of CPU time")
-    if options.write:
-        TABLE.parent.mkdir(exist_ok=True)
-        TABLE.write_text(text, encoding="utf-8")
     return 1 if bad else 0
 
 

@@ -106,13 +106,15 @@ def run_bench(
         runs: how often right engines are run, each time with other fresh inputs.
         threads: numbers of torch threads for the runs of right engines.
     """
-    tasks = []
+    tasks: list[tuple[str, int, int, int]] = []
     for kind in kinds:
         for index, engine in enumerate(KINDS[kind]):
             if only and engine.name not in only:
                 continue
             repeats = [(t, r) for t in threads for r in range(runs)] if kind == "right" else [(1, 0)]
             tasks += [(kind, index, count, number) for count, number in repeats]
+    # All engines once, then all of them again: a run that is broken off has every engine in it.
+    tasks.sort(key=lambda task: task[3])
     # A fork of this process has torch and the checks loaded already.
     context = multiprocessing.get_context("fork")
     with (
