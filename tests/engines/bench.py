@@ -44,8 +44,12 @@ class Outcome:
 
 
 def checks_for(kind: str, engine: Engine, seed: int) -> Iterator[tuple[Check, bool]]:
-    """The checks of the engine's milestone, visible ones first, with inputs drawn from `seed`; all for a right one."""
-    milestones = MODULES if kind == "right" else {engine.fails.split(".")[0]: ...}
+    """The checks of the engine's milestone, visible ones first, with inputs drawn from `seed`.
+
+    A right one gets all; what stands before the first module that it changes is the reference's, and is judged there.
+    """
+    first = min((patch[0][:4] for patch in engine.patches), default="") if not engine.files else ""
+    milestones = [m for m in MODULES if m >= first] if kind == "right" else [engine.fails.split(".")[0]]
     for milestone in milestones:
         for check in MODULES[milestone].CHECKS:
             fresh = check.name.split(".")[1].startswith("fresh_")
