@@ -35,7 +35,7 @@ INSTRUCTOR = (
     "solutions",
     "grading",
     "nbgrader_config.py",
-    "docs/instructor.md",
+    "docs",
     "tests/instructor",
     "tests/engines",
     "benchmarks",
