@@ -78,6 +78,10 @@ def _judge_outputs(
                 failure.cause = in_a_batch
             elif len(requests) > 1 and failure.found.startswith("token ") and REPLAYED not in failure.cause:
                 failure.cause = _BATCH
+            if "are missing" in failure.found and not case.get("no_preemption"):
+                failure.cause = (
+                    f"is a preempted request lost? It must wait, come back and get the rest. Or {failure.cause}"
+                )
             if len(requests) > 1:
                 right = [i for i in range(len(requests)) if not _is_wrong(case, requests[i], outputs[i])]
                 failure.found += _which_are_right(right, len(requests))

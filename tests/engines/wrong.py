@@ -112,7 +112,7 @@ GREEDY = (
           (B, "    check_request(\"greedy_paged\", prompt_ids, n, model.config)\n",
               "    check_request(\"greedy_paged\", prompt_ids, n, model.config)\n    block_size = 16\n")),
     # ---- the cache
-    wrong("write_to_a_copy", "m13b.lengths", "never reach the cache", "the pool itself is written",
+    wrong("write_to_a_copy", "m13b.lengths", "never reach the slots", "the pool itself is written",
           (B, _STORE_K, "self.keys[layer].flatten(0, 1).clone()[slots] = k"),
           (B, _STORE_V, "self.values[layer].flatten(0, 1).clone()[slots] = v")),
     wrong("written_after_the_gather", "m13b.lengths", "after the gather", "first write, then gather",
