@@ -117,8 +117,9 @@ def run_bench(
                 continue
             repeats = [(t, r) for t in threads for r in range(runs)] if kind == "right" else [(1, 0)]
             tasks += [(kind, index, count, number) for count, number in repeats]
-    # All engines once, then all of them again: a run that is broken off has every engine in it.
-    tasks.sort(key=lambda task: task[3])
+    # All engines once, then all of them again: a run that is broken off has every engine in it. Right ones take
+    # longest, so they come first.
+    tasks.sort(key=lambda task: (task[3], task[0] != "right"))
     # A fork of this process has torch and the checks loaded already.
     context = multiprocessing.get_context("fork")
     with (
