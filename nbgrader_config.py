@@ -26,21 +26,21 @@ from grading.release import module_stubs  # noqa: E402
 
 c = get_config()  # noqa: F821  (nbgrader defines it)
 
-WORK = ROOT / "grading" / "work"  # everything that grading writes; git ignores it
-(WORK / "exchange").mkdir(parents=True, exist_ok=True)
+CLASS = ROOT / "grading" / "class"  # everything that grading writes; git ignores it
+(CLASS / "exchange").mkdir(parents=True, exist_ok=True)
 
 c.CourseDirectory.course_id = "mini_vllm"
 c.CourseDirectory.root = str(ROOT)
 c.CourseDirectory.source_directory = "solutions"
 c.CourseDirectory.release_directory = "assignments"
-c.CourseDirectory.submitted_directory = "grading/work/submitted"
-c.CourseDirectory.autograded_directory = "grading/work/autograded"
-c.CourseDirectory.feedback_directory = "grading/work/feedback"
-c.CourseDirectory.source_with_tests_directory = "grading/work/source_with_tests"
-c.CourseDirectory.solution_directory = "grading/work/solution"
+c.CourseDirectory.submitted_directory = "grading/class/submitted"
+c.CourseDirectory.autograded_directory = "grading/class/autograded"
+c.CourseDirectory.feedback_directory = "grading/class/feedback"
+c.CourseDirectory.source_with_tests_directory = "grading/class/source_with_tests"
+c.CourseDirectory.solution_directory = "grading/class/solution"
 # The long timeout lets several processes write to one gradebook, each waiting for its turn.
-c.CourseDirectory.db_url = f"sqlite:///{(WORK / 'gradebook.db').as_posix()}?timeout=120"
-c.Exchange.root = str(WORK / "exchange")
+c.CourseDirectory.db_url = f"sqlite:///{(CLASS / 'gradebook.db').as_posix()}?timeout=120"
+c.Exchange.root = str(CLASS / "exchange")
 
 c.GenerateAssignment.preprocessors.prepend([StripModules])
 c.ClearSolutions.code_stub = {

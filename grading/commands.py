@@ -58,7 +58,7 @@ def grade(
     gradebook: Annotated[bool, typer.Option(help="Record the scores in nbgrader's gradebook.")] = True,
     roster: Annotated[Path | None, typer.Option(help="A gradebook exported from Canvas, for names and IDs.")] = None,
 ) -> None:
-    """Judge a class: results, gradebook, reports and grades.csv, below grading/work/ASSIGNMENT."""
+    """Judge a class: results, gradebook, reports and grades.csv, below grading/class/ASSIGNMENT."""
     from grading import run  # here and not above: it loads torch, which the other sub-commands do without
     from grading.sandbox import SandboxError
     from milestones.harness import WorkerBroken

@@ -29,7 +29,7 @@ from grading.sandbox import Sandbox, SandboxError
 from milestones import probes
 from milestones.harness import Check, Result, Worker, run_check
 
-WORK = repo_root() / "grading" / "work"
+CLASS = repo_root() / "grading" / "class"
 FORMAT = 2  # of a result; older ones are judged again
 IMPORT_SECONDS = 15.0
 AFTER_TIMEOUT = 5.0  # a milestone that has hung once gets no more than this for each further check
@@ -175,7 +175,7 @@ class Results:
     """
 
     def __init__(self, assignment: str = "m13", folder: Path | None = None) -> None:
-        self.folder = folder or WORK / assignment / "results"
+        self.folder = folder or CLASS / assignment / "results"
 
     def path(self, student: str) -> Path:
         return self.folder / f"{student}.json"

@@ -67,7 +67,7 @@ def _generate(api: Any, assignment: str) -> str:
         if {notebook.name for notebook in gradebook.find_assignment(assignment).notebooks} == names:
             return ""
     release_directory = api.coursedir.release_directory
-    api.coursedir.release_directory = "grading/work/release"
+    api.coursedir.release_directory = "grading/class/release"
     try:
         done = api.generate_assignment(assignment, force=True)
     finally:

@@ -43,7 +43,7 @@ class JudgedResults(NbGraderPreprocessor):
     """Give each graded cell what the class grader found, in the place of running the notebook.
 
     nbgrader would run a student's cells as the instructor, in the process that also grades them. Here nothing of a
-    student's runs: the results come from `grading/work/ASSIGNMENT/results`, and a submission that has none yet, or has
+    student's runs: the results come from `grading/class/ASSIGNMENT/results`, and a submission that has none yet, or has
     changed since, is judged now, in the sandbox. A failure raises, and nbgrader records no score.
     """
 

@@ -17,14 +17,14 @@ from rich.table import Table
 
 from ai_playground.workspace import repo_root
 from grading.assignments import ASSIGNMENTS
-from grading.grade import WORK, Results, check_reference, judge_class, key_of, local_pool, reference_submission
+from grading.grade import CLASS, Results, check_reference, judge_class, key_of, local_pool, reference_submission
 from grading.intake import Submission, find_submissions, take_in
 from grading.release import stale
 from grading.report import parts_of
 from grading.sandbox import Sandbox
 
-SUBMITTED = WORK / "submitted"
-RECEIVED = WORK / "received"  # what `nbgrader collect` brought, as it came
+SUBMITTED = CLASS / "submitted"
+RECEIVED = CLASS / "received"  # what `nbgrader collect` brought, as it came
 
 
 @dataclass
@@ -130,7 +130,7 @@ def publish(run: Run, assignment: str = "m13", *, gradebook: bool, roster: Path 
     from grading import gradebook as book
     from grading import report
 
-    results, work = Results(assignment), WORK / assignment
+    results, work = Results(assignment), CLASS / assignment
     everybody = [result for student in sorted([*run.judged, *run.unchanged]) if (result := results.read(student))]
     scores = {result["student"]: result["score"] for result in everybody}
     if gradebook:

@@ -128,7 +128,7 @@ LOOT = f"""
 import glob, os
 for pattern in ({str(SOLUTIONS)!r} + "/*.py", "/tmp/*/*/m13b_greedy.py", "/tmp/*/assignments/m13/m13b*",
                 "/proc/*/cwd/*/*/m13b*", "/proc/*/root/*/*/m13b*",
-                {str(repo_root())!r} + "/grading/work/**/m13b_greedy.py", "/home/*/*/m13b_greedy.py"):
+                {str(repo_root())!r} + "/grading/class/**/m13b_greedy.py", "/home/*/*/m13b_greedy.py"):
     for path in glob.glob(pattern, recursive=True):
         if path.endswith("m13b_greedy.py") and not os.path.samefile(path, __file__):
             exec(open(path).read(), globals())

@@ -29,7 +29,7 @@ class Checkout:
 
     def __init__(self, folder: Path) -> None:
         self.root = folder / "checkout"
-        skipped = shutil.ignore_patterns("__pycache__", "work", "*.partial")
+        skipped = shutil.ignore_patterns("__pycache__", "class", "*.partial")
         for name in ("src", "milestones", "solutions", "assignments", "projects", "checkpoints", "grading"):
             shutil.copytree(repo_root() / name, self.root / name, ignore=skipped)
         for name in ("nbgrader_config.py", "pyproject.toml"):
@@ -39,7 +39,7 @@ class Checkout:
                 file.write(FEW)
         hidden = self.root / "solutions" / "m13" / "hidden.py"
         hidden.write_text(f"{hidden.read_text()}\nHIDDEN = {{k: v for k, v in HIDDEN.items() if k in {KEPT}}}\n")
-        self.work = self.root / "grading" / "work"
+        self.work = self.root / "grading" / "class"
         self.inbox = folder / "inbox"
         self.inbox.mkdir()
         os.chmod(folder, 0o755)

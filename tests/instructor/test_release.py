@@ -84,7 +84,7 @@ def make_course(root: Path) -> Path:
         "milestones/m13b.md": "# M13b\n",
         "README.md": "# Course\n\n<!-- BEGIN INSTRUCTOR -->\nSee grading/.\n<!-- END INSTRUCTOR -->\n\nStart here.\n",
         "pyproject.toml": '[project]\nname = "x"\n# BEGIN INSTRUCTOR\n[tool.grading]\n# END INSTRUCTOR\n',
-        ".gitignore": "__pycache__/\n/grading/work/\n",
+        ".gitignore": "__pycache__/\n/grading/class/\n",
         ".ci/run": "true\n",
         "tests/test_given.py": "def test_given():\n    assert True\n",
         "tests/instructor/test_secret.py": "import grading\n",
@@ -92,7 +92,7 @@ def make_course(root: Path) -> Path:
     for name, text in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text, encoding="utf-8", newline="\n")
-    shutil.copytree(ROOT / "grading", root / "grading", ignore=shutil.ignore_patterns("work", "__pycache__"))
+    shutil.copytree(ROOT / "grading", root / "grading", ignore=shutil.ignore_patterns("class", "__pycache__"))
     shutil.copy(ROOT / "nbgrader_config.py", root)
     git(root, "init", "--quiet")
     return root
@@ -167,7 +167,7 @@ def test_nbgraders_own_generate_gives_the_same_bytes_and_fails_closed(
     shutil.rmtree(course / "assignments")
     generate()
     assert tree(course / "assignments") == expected
-    assert (course / "grading/work/gradebook.db").is_file()
+    assert (course / "grading/class/gradebook.db").is_file()
 
     edit(course / "solutions/m13/mini_vllm.ipynb", "### END SOLUTION", "### END SOLUTIONS")
     with pytest.raises(SystemExit, match="1"):
