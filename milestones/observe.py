@@ -15,6 +15,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.flop_counter import flop_registry
+from torch.utils.hooks import RemovableHandle
 
 aten = torch.ops.aten
 _EMBEDDING = (aten.embedding.default, aten.index_select.default)
@@ -34,6 +35,7 @@ class TokenLog:
         self.times: list[float] = []  # seconds, of `time.perf_counter`
         self._module = None if model is None else model.embedding
         self._matrix: nn.Parameter | None = None
+        self._hook: RemovableHandle | None = None
 
     def __enter__(self) -> "TokenLog":
         if self._module is not None:
@@ -43,13 +45,15 @@ class TokenLog:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._module is None or self._matrix is None:
+        if self._hook is not None:
             self._hook.remove()
         if self._matrix is not None:
             self._module.weight = self._matrix
 
     def _watch(self, module: nn.Module) -> None:
         if isinstance(module, nn.Embedding) and self._matrix is None:
+            if self._hook is not None:
+                self._hook.remove()  # found: a hook makes each call of a module slower
             self._module, self._matrix = module, module.weight
             module.weight = nn.Parameter(_Watched(module.weight.detach(), self.calls, self.times), requires_grad=False)
 
