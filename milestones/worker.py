@@ -203,6 +203,7 @@ def main() -> None:
     for line in requests:
         request = json.loads(line)
         if forking:
+            importlib.import_module(request["probe"].split(":")[0])  # once, and not in each fork
             if any("observe" in case for case in request["cases"]):
                 milestones.observe.warm_up()
             run_forked(request, channel)
