@@ -20,6 +20,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,10 @@ START_UP_SECONDS = 120.0  # importing torch on a slow, busy machine; not counted
 GRACE_SECONDS = 5.0
 WALL = 3.0 if sys.platform == "linux" else 1.0  # wall-clock seconds that a second of a check's limit may take
 MAX_ANSWERS = 32 * 2**20  # bytes that one request may send, all its cases together
+
+# Whether the failure of the case that is being judged will be shown. Only the first one of a check is, so that a judge
+# need not look for the cause of the others.
+will_be_shown: ContextVar[bool] = ContextVar("will_be_shown", default=True)
 
 
 class WorkerBroken(RuntimeError):
@@ -272,6 +277,7 @@ def run_check(check: Check, engine: Path, worker: Worker) -> Result:
     result = Result(check, "passed", evidence=[case.get("evidence") for case in answer.cases])
     result.timed_out = answer.end == "timeout"
     for index, case in enumerate(check.cases):
+        shown = will_be_shown.set(result.status == "passed")
         try:
             _judge_case(check, case, index, answer)
             result.passed += 1
@@ -281,6 +287,8 @@ def run_check(check: Check, engine: Path, worker: Worker) -> Result:
         except CheckFailed as failure:
             if result.status == "passed":
                 result.status, result.message = "failed", explain(check, case, failure, answer.printed)
+        finally:
+            will_be_shown.reset(shown)
     if result.status == "passed" and answer.end != "done":
         result.status = "failed"
         result.message = explain(check, {}, _no_answer(check, answer), answer.printed)

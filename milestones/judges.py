@@ -8,7 +8,7 @@ import torch
 from ai_playground.models import Transformer
 from ai_playground.workspace import default_workspace, load_tokenizer
 from milestones.diagnose import explain_tokens
-from milestones.harness import CheckFailed
+from milestones.harness import CheckFailed, will_be_shown
 from milestones.reference import TIE_TOLERANCE, build_model, first_divergence, greedy
 
 
@@ -67,7 +67,7 @@ def judge_tokens(
             f"{what}: token {difference.expected} at position {at} of the new tokens: "
             f"{around(expected, at)}{in_words(model_spec, expected)}",
             f"token {difference.found}{near_tie(difference.gap)}: {around(output, at)}{in_words(model_spec, output)}",
-            likely_cause(model, prompt, output, at, block_size, paged),
+            likely_cause(model, prompt, output, at, block_size, paged) if will_be_shown.get() else "",
         )
     if len(output) > n:
         one = "one token too many: " if len(output) == n + 1 else "too many tokens: "

@@ -8,7 +8,7 @@ from collections import Counter
 from typing import Any
 
 from milestones import p3_probes as probes
-from milestones.harness import Check, CheckFailed
+from milestones.harness import Check, CheckFailed, will_be_shown
 from milestones.seed import ids
 
 README = "projects/p3_kv_serve/README.md"
@@ -68,7 +68,7 @@ def _judge_output(case: dict[str, Any], value: Any, evidence: dict[str, Any] | N
         raise CheckFailed(
             f"{function}: token {difference.expected} at position {at} of the new tokens: {around(expected, at)}",
             f"token {difference.found}{near_tie(difference.gap)}: {around(new, at)}",
-            cause_of(case, new[:n], at, evidence),
+            cause_of(case, new[:n], at, evidence) if will_be_shown.get() else "",
         )
     if len(new) != n:
         cause = "the tokens are right, but not their number: n_new counts the new ones, without the prompt"

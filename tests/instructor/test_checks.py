@@ -5,15 +5,16 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from ai_playground.models import TransformerConfig
 from ai_playground.workspace import repo_root
-from milestones import m13a, m13b, m13c, probes
+from milestones import judges, m13a, m13b, m13c, probes
 from milestones.engines import Engine, engine_path
-from milestones.harness import CheckFailed, Worker, run_check
+from milestones.harness import Answer, CheckFailed, Worker, run_check
 from milestones.judges import judge_tokens
 from milestones.observe import Observer, TokenLog
 from milestones.reference import TIE_TOLERANCE, build_model, first_divergence, greedy, random_model
@@ -40,7 +41,7 @@ def near_tie(gap: float):
     """A model and a prompt after which the two best tokens differ by `gap`, and their ids, best first."""
     model = random_model(TransformerConfig.from_dict(SHAPES["gqa"]), 5)
     prompt = ids(7, 97, 3)
-    best = greedy(model, prompt, 1)[0]
+    best = int(model(torch.tensor([prompt]))[0, -1].argmax())
     other = (best + 1) % 97
     hidden = []
     hook = model.norm.register_forward_hook(lambda _, __, out: hidden.append(out[0, -1]))
@@ -113,6 +114,17 @@ def test_an_error_of_torch_is_not_taken_for_an_unwritten_stub(tmp_path: Path) ->
     with Worker() as worker:
         result = run_check(named("m13b.lengths"), tmp_path, worker)
     assert result.status == "failed" and "m13b_greedy.py:5" in result.message
+
+
+def test_only_the_failure_that_is_shown_is_diagnosed(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(judges, "explain_tokens", lambda *args: asked.append(args) or "the cause")
+    lengths = named("m13b.lengths")
+    check = replace(lengths, cases=lengths.cases[-4:])
+    wrong = Answer([{"evidence": [1, 2] * 40}] * 4, "done", 0, "")
+    result = run_check(check, Path("anywhere"), SimpleNamespace(ask=lambda *args: wrong))
+    assert (result.status, result.passed, len(asked)) == ("failed", 0, 1)
+    assert "likely cause: the cause" in result.message
 
 
 def test_two_engines_in_one_process_do_not_mix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
