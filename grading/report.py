@@ -11,8 +11,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ai_playground.workspace import repo_root
-from grading.assignments import ASSIGNMENTS
+from grading.assignments import ASSIGNMENTS, place, released
 from grading.nbgrader_hooks import unit_report
 from milestones.points import CHAPTER
 
@@ -27,6 +29,7 @@ pre { white-space: pre-wrap; overflow-wrap: anywhere; background: #8881; padding
 img { max-width: 100%; background: white; }
 """
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src 'self' data:"
+SIMILAR = 0.6  # the share of a file in another one from which on a pair is shown
 _UNSAFE = "Judged with --unsafe: this code ran without a sandbox, so the result may have been tampered with."
 
 
@@ -183,27 +186,23 @@ def similarities(folders: dict[str, Path], assignment: str) -> list[tuple[float,
     """
     import copydetect
 
-    from grading.intake import OPTIONAL
-
-    detector = copydetect.CopyDetector(
-        test_dirs=[str(folder) for folder in folders.values()],
-        boilerplate_dirs=[str(repo_root() / ASSIGNMENTS[assignment].edited[0][0])],
-        extensions=["py"],
-        same_name_only=True,
-        display_t=0.6,
-        autoopen=False,
-        silent=True,
-    )
-    detector.run()
-    owner = {str(folder): student for student, folder in folders.items()}
-    best: dict[tuple[str, str, str], float] = {}
-    for share, other_share, file, other, *_ in detector.get_copied_code_list():
-        path, second = Path(file), Path(other)
-        pair = sorted((owner[str(path.parent)], owner[str(second.parent)]))
-        if pair[0] != pair[1] and path.name not in OPTIONAL:
-            key = (path.name, *pair)
-            best[key] = max(best.get(key, 0.0), share, other_share)
-    return sorted(((share, *key) for key, share in best.items()), reverse=True)
+    found = []
+    for name in (name for name in released(assignment) if name.endswith(".py")):
+        owner = {str(path): student for student, folder in folders.items() if (path := folder / name).is_file()}
+        detector = copydetect.CopyDetector(autoopen=False, silent=True)
+        detector.add_file(str(repo_root() / place(assignment, name)), "boilerplate")
+        for path in owner:
+            detector.add_file(path)
+        if len(owner) > 1:
+            detector.run()
+            # Not its list of copied code, which holds both texts of each pair: a large class would not fit in memory.
+            shares = np.triu(detector.similarity_matrix.max(axis=2), 1)
+            students = [owner[path] for path in detector.test_files]
+            found += [
+                (float(shares[i, j]), name, *sorted((students[i], students[j])))
+                for i, j in np.argwhere(shares > SIMILAR)
+            ]
+    return sorted(found, reverse=True)
 
 
 def write_reports(
