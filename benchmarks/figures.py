@@ -57,7 +57,7 @@ def speed(found: dict[str, Any]) -> Figure:
             axes.plot([min(spread), max(spread)], [at, at], color=ORANGE, linewidth=2)
             rate = f"{value:.3g} s; {peers[peer]['tokens_per_second']:,.0f} tokens/s"
             axes.annotate(rate, (max(spread), at), (7, 0), textcoords="offset points", va="center", fontsize=11)
-        axes.set(title=TITLES[name], xlim=(0, max(values) * 1.8), ylim=(most - 0.4, -0.6), xlabel="CPU seconds")
+        axes.set(title=TITLES[name], xlim=(0, max(values) * 2.0), ylim=(most - 0.4, -0.6), xlabel="CPU seconds")
         axes.grid(visible=False)
     return figure
 
