@@ -69,7 +69,7 @@ def archive(path: Path, members: dict[str, str | bytes]) -> None:
 def tar(path: Path) -> None:
     with tarfile.open(f"{path}.tar.gz", "w:gz") as file:
         for name, text in modules(B).items():
-            info = tarfile.TarInfo(f"./work/assignments/m13/{name}")
+            info = tarfile.TarInfo(f"./mywork/assignments/m13/{name}")
             info.size = len(text.encode())
             file.addfile(info, io.BytesIO(text.encode()))
         for kind, name in (
