@@ -175,6 +175,22 @@ def test_both_observers_see_the_tokens_that_go_through_the_model(monkeypatch: py
     assert type(model.embedding.weight) is torch.nn.Parameter, "the model is as it was"
 
 
+def test_the_hook_that_looks_for_the_embedding_is_gone_once_it_is_found() -> None:
+    from torch.nn.modules.module import _global_forward_pre_hooks as hooks
+
+    embedding = torch.nn.Embedding(5, 3)
+    for used in (True, False):
+        with TokenLog() as log:
+            assert len(hooks) == 1
+            if used:
+                embedding(torch.tensor([1, 2]))
+                assert len(hooks) == 0, "it slows each call of each module"
+                embedding(torch.tensor([4]))
+        assert len(hooks) == 0
+        assert log.calls == ([[1, 2], [4]] if used else [])
+    assert type(embedding.weight) is torch.nn.Parameter
+
+
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_the_work_is_what_torch_counts(mode) -> None:
     from torch.utils.flop_counter import FlopCounterMode
