@@ -14,8 +14,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from milestones.engines import available_engines
-from milestones.harness import Check, Worker
+from checking.check import Check
+from checking.supervisor import Worker
 
 
 @pytest.fixture(scope="session")
@@ -28,6 +28,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "check" not in metafunc.fixturenames:
         return
     checks: tuple[Check, ...] = metafunc.module.CHECKS
-    pairs = [(engine, check) for engine in available_engines(checks[0].assignment) for check in checks]
+    pairs = [(engine, check) for engine in checks[0].subject.here() for check in checks]
     ids = [f"{engine}-{check.name}" for engine, check in pairs]
     metafunc.parametrize(("engine", "check"), pairs, ids=ids)

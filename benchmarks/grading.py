@@ -20,7 +20,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ai_playground.workspace import repo_root, write_json
+from ai_playground.checkout import repo_root
+from ai_playground.workspace import write_json
 from benchmarks.run import machine
 
 OUT = Path(__file__).parent / "results" / "grading.json"
@@ -30,9 +31,10 @@ c.Execute.timeout = 600
 """
 PLAIN_CHECKS = """
 from dataclasses import replace
+import importlib
 from solutions.m13.hidden import HIDDEN
 for _name in MILESTONES:
-    _module = importlib.import_module(f"milestones.{_name}")
+    _module = importlib.import_module(f"milestones.m13.{_name}")
     _module.CHECKS += tuple(replace(c, cases=HIDDEN[c.name]) for c in _module.CHECKS if c.name in HIDDEN)
 """
 

@@ -10,9 +10,11 @@ from functools import cache
 from pathlib import PurePosixPath
 from typing import Any
 
-from ai_playground.workspace import repo_root
-from milestones.harness import Check
+from ai_playground.checkout import repo_root
+from checking.check import Check
 from milestones.points import MILESTONES, P3, P3_SHOWN_WHOLE, VISIBLE_SHARE, WEIGHTS
+
+CHECKED_WITH = ("src/ai_playground", "src/checking", "milestones")  # what a check imports, student code aside
 
 Worth = tuple[tuple[Check, float], ...]  # checks, each with its points
 
@@ -81,7 +83,7 @@ def released(assignment: str = "m13") -> dict[str, bytes]:
 @cache
 def _m13() -> tuple[Unit, ...]:
     """The chapter's cells, then M13a-d."""
-    from milestones import m13a, m13b, m13c, m13d
+    from milestones.m13 import m13a, m13b, m13c, m13d
     from solutions.m13.hidden import HIDDEN
 
     functions = {
@@ -107,7 +109,7 @@ def _split(checks: Iterable[Check], points: float) -> Worth:
 
 
 def _cells() -> Iterator[Unit]:
-    from milestones.chapter import CELLS
+    from milestones.s4.cells import CELLS
 
     further = _hidden_cases("solutions/m13/hidden_chapter.json")
     for name, cell in CELLS.items():
@@ -120,7 +122,7 @@ def _cells() -> Iterator[Unit]:
 @cache
 def _p3() -> tuple[Unit, ...]:
     """p3's parts; here each check has points of its own."""
-    from milestones.p3 import CHECKS
+    from milestones.p3.p3 import CHECKS
 
     further = _hidden_cases("solutions/p3_kv_serve/hidden_p3.json")
     functions = {"p3_full": "generate_full", "p3_cached": "generate_cached", "p3_sampler": "top_p_sample"}

@@ -59,9 +59,9 @@ def grade(
     roster: Annotated[Path | None, typer.Option(help="A gradebook exported from Canvas, for names and IDs.")] = None,
 ) -> None:
     """Judge a class: results, gradebook, reports and grades.csv, below grading/class/ASSIGNMENT."""
+    from checking.supervisor import WorkerBroken
     from grading import run  # here and not above: it loads torch, which the other sub-commands do without
     from grading.sandbox import SandboxError
-    from milestones.harness import WorkerBroken
 
     console = Console()
     try:

@@ -22,12 +22,15 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ai_playground.workspace import repo_root, write_json
-from grading.assignments import ASSIGNMENTS, Unit, place, released
+from ai_playground.checkout import repo_root
+from ai_playground.workspace import write_json
+from checking.check import Check, Result
+from checking.judging import run_check
+from checking.supervisor import Worker
+from grading.assignments import ASSIGNMENTS, CHECKED_WITH, Unit, place, released
 from grading.intake import Submission
 from grading.sandbox import Sandbox, SandboxError
-from milestones import probes
-from milestones.harness import Check, Result, Worker, run_check
+from milestones.m13 import probes
 
 CLASS = repo_root() / "grading" / "class"
 FORMAT = 2  # of a result; older ones are judged again
@@ -155,7 +158,7 @@ def key_of(submission: Submission, unsafe: bool) -> str:
 @lru_cache(maxsize=1)
 def _checks_digest() -> str:
     root = repo_root()
-    paths = [*(root / "milestones").glob("*.py"), *(root / "src" / "ai_playground").rglob("*.py")]
+    paths = [path for folder in CHECKED_WITH for path in (root / folder).rglob("*.py")]
     paths += [*(root / "solutions").glob("*/hidden*"), *(root / "checkpoints" / "myllm").glob("*.*")]
     paths += [root / name for assignment in ASSIGNMENTS.values() for name in assignment.given]
     paths += [root / "grading" / name for name in ("assignments.py", "grade.py", "sandbox.py")]

@@ -10,7 +10,7 @@ from typing import Any
 
 from nbgrader.api import MissingEntry
 
-from ai_playground.workspace import repo_root
+from ai_playground.checkout import repo_root
 
 
 def nbgrader_api(root: Path | None = None) -> Any:

@@ -16,13 +16,14 @@ import zipfile
 from pathlib import Path, PurePath
 from typing import Any
 
-from ai_playground.workspace import repo_root, write_json
+from ai_playground.checkout import repo_root
+from ai_playground.workspace import write_json
+from checking.supervisor import Worker
 from grading.assignments import ASSIGNMENTS
 from grading.grade import judge
 from grading.intake import take_in
 from grading.nbgrader_hooks import unit_report
 from grading.sandbox import Sandbox, SandboxError, _inner_env, _limits
-from milestones.harness import Worker
 
 HIDDEN_FROM_STUDENTS = ("solutions", "grading")
 
@@ -89,7 +90,7 @@ class ContainerSandbox(Sandbox):
         return submission / name
 
     def worker(self, submission: Path) -> Worker:
-        return Worker(self.command(submission, [sys.executable, "-s", "-m", "milestones.worker"]), {"PATH": os.defpath})
+        return Worker(self.command(submission, [sys.executable, "-s", "-m", "checking.worker"]), {"PATH": os.defpath})
 
     def command(self, submission: Path | None, program: list[str], group: Any = None) -> list[str]:
         variables = [f"{key}={value}" for key, value in _inner_env().items()]

@@ -19,7 +19,7 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from ai_playground.workspace import repo_root
+from ai_playground.checkout import repo_root
 from grading.assignments import ASSIGNMENTS, place, released
 
 OPTIONAL = ("serve_myllm.py",)  # a student may write the whole engine in it, and need not

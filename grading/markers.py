@@ -47,7 +47,7 @@ def strip(source: str, label: str, card: str, path: str = "<module>") -> str:
     Args:
         source: the module's text, with markers.
         label: what the stub's message calls the milestone, such as `M13b`.
-        card: where the student reads what to write, such as `milestones/m13b.md`.
+        card: where the student reads what to write, such as `milestones/m13/m13b.md`.
         path: what error messages call the module.
 
     Returns:

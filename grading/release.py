@@ -115,13 +115,13 @@ def _stub(path: Path) -> str:
 
 
 def label_and_card(path: Path) -> tuple[str, str]:
-    """What a module's stub calls its milestone, and the card it points to: `("M13b", "milestones/m13b.md")`.
+    """What a module's stub calls its milestone, and the card it points to: `("M13b", "milestones/m13/m13b.md")`.
 
     Raises:
         ReleaseError: a name that tells no milestone.
     """
     if milestone := re.match(r"(m\d+[a-z])_", path.name):
-        return milestone[1].capitalize(), f"milestones/{milestone[1]}.md"
+        return milestone[1].capitalize(), f"milestones/{milestone[1][:-1]}/{milestone[1]}.md"
     if project := re.match(r"(p\d+)_", path.parent.name):
         return project[1], f"projects/{path.parent.name}/README.md"
     raise ReleaseError(

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ai_playground.workspace import repo_root
+from ai_playground.checkout import repo_root
 from grading.assignments import ASSIGNMENTS, place, released
 from grading.nbgrader_hooks import unit_report
 from milestones.points import CHAPTER

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from ai_playground.workspace import repo_root
+from ai_playground.checkout import repo_root
 from grading.assignments import ASSIGNMENTS
 from grading.grade import CLASS, Results, check_reference, judge_class, key_of, local_pool, reference_submission
 from grading.intake import Submission, find_submissions, take_in

@@ -1,4 +1,4 @@
-"""Where student code runs while a class is graded: bubblewrap around `milestones.worker`.
+"""Where student code runs while a class is graded: bubblewrap around `checking.worker`.
 
     with Sandbox() as sandbox:
         sandbox.check()                       # once, before the class
@@ -31,8 +31,10 @@ from collections.abc import Iterable
 from pathlib import Path, PurePath
 from typing import Any
 
-from ai_playground.workspace import default_workspace, repo_root
-from milestones.harness import Worker
+from ai_playground.checkout import repo_root
+from ai_playground.workspace import default_workspace
+from checking.supervisor import Worker
+from grading.assignments import CHECKED_WITH
 
 MIB = 2**20
 ADDRESS_SPACE = 4096 * MIB  # of one process; importing torch alone needs 512 to 768 MiB of it
@@ -203,7 +205,7 @@ class SandboxWorker(Worker):
 
     def __init__(self, sandbox: Sandbox, submission: Path) -> None:
         self.group = ControlGroup()
-        program = [sys.executable, "-s", "-m", "milestones.worker"]
+        program = [sys.executable, "-s", "-m", "checking.worker"]
         super().__init__(sandbox.command(submission, program, self.group), _OUTER_ENV)
 
     def __exit__(self, *_: object) -> None:
@@ -337,7 +339,7 @@ _OUTER_ENV = {"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"}
 def _binds(submission: Path | None) -> list[tuple[str, str]]:
     """(source, destination) of everything but the system, all of it read-only."""
     root, ws = repo_root(), default_workspace().resolve()
-    paths = [*_python(), root / "src" / "ai_playground", root / "milestones", *(ws / name for name in WORKSPACE_FILES)]
+    paths = [*_python(), *(root / name for name in CHECKED_WITH), *(ws / name for name in WORKSPACE_FILES)]
     binds = [(str(path), str(path)) for path in paths if path.exists()]
     if submission is not None:
         folders = (name for name in SUBMISSION_FOLDERS if (submission / name).is_dir())

@@ -1,10 +1,9 @@
 """The graded cells of `milestones.ipynb` and of p3's notebook: the same checks as pytest runs, for nbgrader."""
 
-import importlib
-
-from milestones.engines import engine_path
-from milestones.harness import Worker, run_check
+from checking.judging import run_check
+from checking.supervisor import Worker
 from milestones.points import MILESTONES, P3, P3_SHOWN_WHOLE, VISIBLE_SHARE
+from milestones.subjects import PARTS
 
 
 class MilestoneOpen(AssertionError):
@@ -26,11 +25,11 @@ def check_milestone(name: str) -> float:
     Raises:
         MilestoneOpen: with the first check that does not pass.
     """
-    module = importlib.import_module(f"milestones.{'p3' if name in P3 else name}")
-    checks = [check for check in module.CHECKS if name not in P3 or check.name in P3[name]]
+    part = "p3" if name in P3 else name
+    checks = [check for check in PARTS[part].checks(part) if name not in P3 or check.name in P3[name]]
     with Worker() as worker:
         for check in checks:
-            result = run_check(check, engine_path("assignments", check.assignment), worker)
+            result = run_check(check, check.subject.find("assignments"), worker)
             if result.status != "passed":
                 raise MilestoneOpen(f"{check.name}: {result.status.replace('_', ' ')}\n{result.message}")
             print(f"{check.name}: passed")

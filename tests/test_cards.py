@@ -4,17 +4,18 @@ import re
 
 import pytest
 
-from ai_playground.workspace import repo_root
+from ai_playground.checkout import repo_root
 from course.student import _hints
-from milestones.chapter import CELLS
 from milestones.points import CHAPTER, MILESTONES
+from milestones.s4.cells import CELLS
+from milestones.subjects import PARTS
 
 CARDS = {"s4_1": "S4.1", "s4_2": "S4.2", "m13a": "S4.3", "m13b": "S4.4", "m13c": "S4.5", "m13d": "S4.6"}
 
 
 @pytest.mark.parametrize("name", CARDS)
 def test_a_card_says_everything_a_session_needs(name: str) -> None:
-    card = (repo_root() / "milestones" / f"{name}.md").read_text(encoding="utf-8")
+    card = (repo_root() / PARTS[name].card).read_text(encoding="utf-8")
     assert CARDS[name] in card.splitlines()[0]
     goal = re.search(r"\*\*Goal\.\*\* (.*?)\n\n", card, re.DOTALL)[1]
     # A full stop ends a sentence where a new one begins or the text ends.
@@ -37,5 +38,5 @@ def test_the_readmes_table_holds_the_points_of_the_one_place() -> None:
     for points in (sessions, MILESTONES):
         assert f"| {', '.join(map(str, points.values()))} |" in readme
     for session, points in sessions.items():
-        card = (repo_root() / "milestones" / f"{session}.md").read_text(encoding="utf-8")
+        card = (repo_root() / PARTS[session].card).read_text(encoding="utf-8")
         assert f"with {points} of its 30 points" in card or (session == "s4_2" and "all of its 30 points" in card)

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from milestones import m13b
-from milestones.harness import Result, Worker, WorkerBroken, run_check
+from checking.check import Result
+from checking.judging import run_check
+from checking.supervisor import Worker, WorkerBroken
+from milestones.m13 import m13b
 
 CHECK = next(check for check in m13b.CHECKS if check.name == "m13b.refusals")
 FORGE = """
@@ -98,7 +100,7 @@ def test_what_is_not_written_is_tried_once(worker: Worker, tmp_path: Path) -> No
     stub = "def greedy_paged(*_, **__):\n    raise NotImplementedError('not yet')\ngreedy_reference = greedy_paged\n"
     (tmp_path / "m13b_greedy.py").write_text(stub, encoding="utf-8")
     assert len(CHECK.cases) > 1
-    assert len(worker.ask(tmp_path, CHECK.probe, list(CHECK.cases), 10.0).cases) == 1
+    assert len(worker.ask(CHECK.subject, tmp_path, CHECK.probe, list(CHECK.cases), 10.0).cases) == 1
 
 
 def test_an_error_is_told_though_the_tools_for_it_were_broken(worker: Worker, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from ai_playground.models import Transformer, TransformerConfig
 from ai_playground.models.layers import apply_rope, precompute_rope_frequencies
 from ai_playground.tokenizer import Tokenizer
 from ai_playground.workspace import load_tokenizer
-from milestones.reference import random_model, trained_model
+from checking.reference import random_model, trained_model
 
 TEXTS = ["Once upon a time there was a fox who had 12 red balls."] * 3
 SHAPE = TransformerConfig(

@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from ai_playground.inference import generate, sample_top_p
 from ai_playground.models import Transformer, TransformerConfig
 from ai_playground.models.layers import RMSNorm, SwiGLU, apply_rope, precompute_rope_frequencies
-from milestones.reference import greedy, random_model, token_pass_flops
-from milestones.shapes import SHAPES, TOY
+from checking.reference import greedy, random_model, token_pass_flops
+from checking.shapes import SHAPES, TOY
 
 
 def test_the_chapters_toy_model_has_the_printed_figures() -> None:

@@ -5,11 +5,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from checking.judging import run_check
+from checking.supervisor import Worker
 from course import student
 from course.cli import app
-from milestones.harness import Worker, run_check
-from milestones.m13a import CHECKS as M13A
-from milestones.m13b import CHECKS as M13B
+from milestones.m13.m13a import CHECKS as M13A
+from milestones.m13.m13b import CHECKS as M13B
 
 BROKEN = {
     "a syntax error": ("def load_model(ws:\n    return None\n", "failed", ["SyntaxError", "m13a_load_model.py:1"]),
@@ -98,8 +99,8 @@ def test_hints_come_one_at_a_time_and_are_remembered(tmp_path: Path, monkeypatch
     monkeypatch.setattr(student, "STATE", tmp_path / "state.json")
     monkeypatch.setattr(student, "ROOT", tmp_path)
     card = "# A card\n\n## Hints\n\n### 1\nthe place\n\n### 2\nthe question\n\n## After\nnot a hint\n"
-    (tmp_path / "milestones").mkdir()
-    (tmp_path / "milestones" / "m13b.md").write_text(card)
+    (tmp_path / "milestones" / "m13").mkdir(parents=True)
+    (tmp_path / "milestones" / "m13" / "m13b.md").write_text(card)
 
     def output(*more: str) -> str:
         return CliRunner().invoke(app, ["hint", "m13b", *more]).output

@@ -12,6 +12,7 @@ import torch
 from rich.console import Console
 from typer.testing import CliRunner
 
+from ai_playground.checkout import repo_root
 from ai_playground.models import Transformer
 from ai_playground.prompts import FINALE_PROMPTS
 from ai_playground.tokenizer import BOS, EOS, Tokenizer
@@ -31,7 +32,7 @@ from ai_playground.training.trainer import (
     story_texts,
     train,
 )
-from ai_playground.workspace import load_checkpoint, load_tokenizer, read_metrics, repo_root
+from ai_playground.workspace import load_checkpoint, load_tokenizer, read_metrics
 from course.cli import app
 
 TINY = Settings(

@@ -18,8 +18,8 @@ from ai_playground.workspace import (
     save_checkpoint,
     write_json,
 )
-from milestones.reference import random_model, trained_model
-from milestones.shapes import SHAPES
+from checking.reference import random_model, trained_model
+from checking.shapes import SHAPES
 
 CONFIG = TransformerConfig(**SHAPES["gqa"])
 

@@ -1,6 +1,6 @@
 """M13a: from the files of a workspace to a model that is ready to serve.
 
-Card: milestones/m13a.md
+Card: milestones/m13/m13a.md
 """
 
 from pathlib import Path
@@ -28,4 +28,4 @@ def load_model(ws: Path) -> nn.Module:
     Raises:
         ValueError: a tensor that is missing, unexpected or of the wrong shape; the message names each of them.
     """
-    raise NotImplementedError("M13a: load_model is not written yet. Card: milestones/m13a.md")
+    raise NotImplementedError("M13a: load_model is not written yet. Card: milestones/m13/m13a.md")

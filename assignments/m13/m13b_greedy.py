@@ -3,7 +3,7 @@
 The paged cache follows PagedAttention (Kwon et al., SOSP 2023): physical memory is a pool of equal blocks of
 `block_size` token slots, and each sequence has a block table that says which blocks hold its tokens, in order.
 
-Card: milestones/m13b.md
+Card: milestones/m13/m13b.md
 """
 
 from functools import lru_cache
@@ -68,7 +68,7 @@ def greedy_reference(prompt_ids: list[int], n: int, *, model: nn.Module | None =
         ValueError: what `check_request` refuses, before any work.
     """
     model = model or default_model()
-    raise NotImplementedError("M13b: greedy_reference is not written yet. Card: milestones/m13b.md")
+    raise NotImplementedError("M13b: greedy_reference is not written yet. Card: milestones/m13/m13b.md")
 
 
 class BlockManager:
@@ -86,7 +86,7 @@ class BlockManager:
 
     def blocks_for(self, num_tokens: int) -> int:
         """How many blocks hold `num_tokens` tokens."""
-        raise NotImplementedError("M13b: BlockManager.blocks_for is not written yet. Card: milestones/m13b.md")
+        raise NotImplementedError("M13b: BlockManager.blocks_for is not written yet. Card: milestones/m13/m13b.md")
 
     def reserve(self, seq_id: int, num_tokens: int) -> bool:
         """Grow the sequence's table, new or not, until it holds `num_tokens` tokens.
@@ -94,11 +94,11 @@ class BlockManager:
         Returns:
             False, with nothing changed, if too few blocks are free.
         """
-        raise NotImplementedError("M13b: BlockManager.reserve is not written yet. Card: milestones/m13b.md")
+        raise NotImplementedError("M13b: BlockManager.reserve is not written yet. Card: milestones/m13/m13b.md")
 
     def release(self, seq_id: int) -> None:
         """Take all blocks of a sequence back and forget its table."""
-        raise NotImplementedError("M13b: BlockManager.release is not written yet. Card: milestones/m13b.md")
+        raise NotImplementedError("M13b: BlockManager.release is not written yet. Card: milestones/m13/m13b.md")
 
 
 class PagedKVCache:
@@ -123,7 +123,7 @@ class PagedKVCache:
             slots: `(B, T)` int64 flat slot numbers, `block * block_size + offset`.
             k, v: `(B, T, n_kv_heads, head_dim)`.
         """
-        raise NotImplementedError("M13b: PagedKVCache.write is not written yet. Card: milestones/m13b.md")
+        raise NotImplementedError("M13b: PagedKVCache.write is not written yet. Card: milestones/m13/m13b.md")
 
     def gather(self, layer: int, block_tables: Tensor) -> tuple[Tensor, Tensor]:
         """The keys and values that the block tables point to, each sequence's in order.
@@ -136,7 +136,7 @@ class PagedKVCache:
             keys and values, each `(B, max_blocks * block_size, n_kv_heads, head_dim)`. What stands beyond a
             sequence's context is garbage that attention must mask.
         """
-        raise NotImplementedError("M13b: PagedKVCache.gather is not written yet. Card: milestones/m13b.md")
+        raise NotImplementedError("M13b: PagedKVCache.gather is not written yet. Card: milestones/m13/m13b.md")
 
 
 @torch.no_grad()
@@ -159,7 +159,7 @@ def paged_forward(
     Returns:
         `(B, vocab_size)` logits after the last new token of each row.
     """
-    raise NotImplementedError("M13b: paged_forward is not written yet. Card: milestones/m13b.md")
+    raise NotImplementedError("M13b: paged_forward is not written yet. Card: milestones/m13/m13b.md")
 
 
 def greedy_paged(prompt_ids: list[int], n: int, *, model: nn.Module | None = None, block_size: int = 16) -> list[int]:
@@ -168,4 +168,4 @@ def greedy_paged(prompt_ids: list[int], n: int, *, model: nn.Module | None = Non
     Args, Returns, Raises: as `greedy_reference`; `block_size` is the number of token slots in a block.
     """
     model = model or default_model()
-    raise NotImplementedError("M13b: greedy_paged is not written yet. Card: milestones/m13b.md")
+    raise NotImplementedError("M13b: greedy_paged is not written yet. Card: milestones/m13/m13b.md")

@@ -4,7 +4,7 @@ Iteration-level scheduling follows Orca (Yu et al., OSDI 2022): requests join an
 steps. Preemption follows vLLM (Kwon et al., SOSP 2023): the youngest request gives its blocks back, waits, and
 has its cache recomputed when it is admitted again.
 
-Card: milestones/m13c.md
+Card: milestones/m13/m13c.md
 """
 
 from collections import deque
@@ -53,7 +53,7 @@ class ModelRunner:
             prompts: all tokens of each sequence.
             tables: the block table of each sequence.
         """
-        raise NotImplementedError("M13c: ModelRunner.prefill is not written yet. Card: milestones/m13c.md")
+        raise NotImplementedError("M13c: ModelRunner.prefill is not written yet. Card: milestones/m13/m13c.md")
 
     def decode(self, tokens: list[int], positions: list[int], tables: list[list[int]]) -> list[int]:
         """Put the newest token of each sequence through the model, in one pass for the whole batch.
@@ -63,11 +63,11 @@ class ModelRunner:
             positions: where it stands in its sequence.
             tables: the block table of each sequence.
         """
-        raise NotImplementedError("M13c: ModelRunner.decode is not written yet. Card: milestones/m13c.md")
+        raise NotImplementedError("M13c: ModelRunner.decode is not written yet. Card: milestones/m13/m13c.md")
 
     def _forward(self, tokens: list[list[int]], positions: list[list[int]], tables: list[list[int]]) -> list[int]:
         """One pass of `paged_forward` over B rows of T new tokens each."""
-        raise NotImplementedError("M13c: ModelRunner._forward is not written yet. Card: milestones/m13c.md")
+        raise NotImplementedError("M13c: ModelRunner._forward is not written yet. Card: milestones/m13/m13c.md")
 
 
 class Engine:
@@ -106,7 +106,7 @@ class Engine:
         Returns:
             The record of this step, see `_record`.
         """
-        raise NotImplementedError("M13c: Engine.step is not written yet. Card: milestones/m13c.md")
+        raise NotImplementedError("M13c: Engine.step is not written yet. Card: milestones/m13/m13c.md")
         return self._record(batch)
 
     def _admit(self) -> None:
@@ -116,22 +116,22 @@ class Engine:
         takes what had been made before too: prompt and output are kept apart, so nothing can be counted twice.
         With `continuous=False` a new batch is formed only when the last one is done.
         """
-        raise NotImplementedError("M13c: Engine._admit is not written yet. Card: milestones/m13c.md")
+        raise NotImplementedError("M13c: Engine._admit is not written yet. Card: milestones/m13/m13c.md")
 
     def _make_room(self) -> None:
         """Give every running sequence a slot for its newest token, oldest first.
 
         When no block is free, the youngest running sequence is preempted: it may be the very one that asks.
         """
-        raise NotImplementedError("M13c: Engine._make_room is not written yet. Card: milestones/m13c.md")
+        raise NotImplementedError("M13c: Engine._make_room is not written yet. Card: milestones/m13/m13c.md")
 
     def _preempt(self, seq: Sequence) -> None:
         """Take the blocks of a sequence that has just left `running`; it is the next to be admitted again."""
-        raise NotImplementedError("M13c: Engine._preempt is not written yet. Card: milestones/m13c.md")
+        raise NotImplementedError("M13c: Engine._preempt is not written yet. Card: milestones/m13/m13c.md")
 
     def _decode(self) -> None:
         """One token for every running sequence, in one forward pass for the whole batch."""
-        raise NotImplementedError("M13c: Engine._decode is not written yet. Card: milestones/m13c.md")
+        raise NotImplementedError("M13c: Engine._decode is not written yet. Card: milestones/m13/m13c.md")
 
     def _tables(self, batch: list[Sequence]) -> list[list[int]]:
         """The block tables of a batch, in its order (given)."""
@@ -144,7 +144,7 @@ class Engine:
 
     def _retire(self) -> None:
         """Take finished sequences out of the batch and give their blocks back."""
-        raise NotImplementedError("M13c: Engine._retire is not written yet. Card: milestones/m13c.md")
+        raise NotImplementedError("M13c: Engine._retire is not written yet. Card: milestones/m13/m13c.md")
 
     def _record(self, batch: int) -> dict[str, int]:
         """What there is to say of a step: its batch, and the KV memory in tokens at its end (given)."""
@@ -215,4 +215,4 @@ def serve(
         check_request(f"request {index}", prompt, max_new, model.config)
     if block_budget is None:
         block_budget = default_budget(requests, max_new, block_size, max_batch)
-    raise NotImplementedError("M13c: serve is not written yet. Card: milestones/m13c.md")
+    raise NotImplementedError("M13c: serve is not written yet. Card: milestones/m13/m13c.md")

@@ -1,6 +1,6 @@
 """M13d, the finale: your own trained model, served by your own engine.
 
-Card: milestones/m13d.md
+Card: milestones/m13/m13d.md
 """
 
 import time
@@ -42,4 +42,4 @@ def finale(ws: Path, *, on_step: Callable[[dict[str, int]], None] | None = None)
     Raises:
         ValueError: a workspace that cannot be served.
     """
-    raise NotImplementedError("M13d: finale is not written yet. Card: milestones/m13d.md")
+    raise NotImplementedError("M13d: finale is not written yet. Card: milestones/m13/m13d.md")

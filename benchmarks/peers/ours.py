@@ -43,7 +43,7 @@ def load(job):
 def chapter(model, blocks):
     """The engine that the notebook's answer cells define."""
     from ai_playground.chapter import Request
-    from milestones.chapter_cells import load_cells
+    from milestones.s4.answers import load_cells
 
     engine = load_cells(ROOT / "solutions" / "m13" / "mini_vllm.ipynb")["Engine"]
 

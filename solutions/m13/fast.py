@@ -21,9 +21,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ai_playground.checkout import repo_root
 from ai_playground.models import TransformerConfig
 from ai_playground.models.layers import precompute_rope_frequencies
-from ai_playground.workspace import repo_root
 from m13c_serve import ModelRunner
 
 SOURCE = Path(__file__).with_name("fast.cpp")

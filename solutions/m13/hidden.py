@@ -7,8 +7,8 @@ probe and judge they take.
 from typing import Any
 
 from ai_playground.workspace import default_workspace, load_tokenizer
-from milestones.m13b import BOTH, ids
-from milestones.shapes import SHAPES
+from checking.shapes import SHAPES
+from milestones.m13.m13b import BOTH, ids
 
 Case = dict[str, Any]
 

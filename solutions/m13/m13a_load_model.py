@@ -1,6 +1,6 @@
 """M13a: from the files of a workspace to a model that is ready to serve.
 
-Card: milestones/m13a.md
+Card: milestones/m13/m13a.md
 """
 
 from pathlib import Path

@@ -3,7 +3,7 @@
 The paged cache follows PagedAttention (Kwon et al., SOSP 2023): physical memory is a pool of equal blocks of
 `block_size` token slots, and each sequence has a block table that says which blocks hold its tokens, in order.
 
-Card: milestones/m13b.md
+Card: milestones/m13/m13b.md
 """
 
 from functools import lru_cache

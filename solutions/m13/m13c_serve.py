@@ -4,7 +4,7 @@ Iteration-level scheduling follows Orca (Yu et al., OSDI 2022): requests join an
 steps. Preemption follows vLLM (Kwon et al., SOSP 2023): the youngest request gives its blocks back, waits, and
 has its cache recomputed when it is admitted again.
 
-Card: milestones/m13c.md
+Card: milestones/m13/m13c.md
 """
 
 from collections import deque

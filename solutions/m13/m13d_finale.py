@@ -1,6 +1,6 @@
 """M13d, the finale: your own trained model, served by your own engine.
 
-Card: milestones/m13d.md
+Card: milestones/m13/m13d.md
 """
 
 import time

@@ -11,7 +11,9 @@ import random
 from pathlib import Path
 from typing import Any
 
-from milestones.chapter_cells import load_cells, probe_engine, probe_preempt
+from milestones.s4.answers import load_cells
+from milestones.s4.preemption import probe_preempt
+from milestones.s4.scheduling import probe_engine
 
 HERE = Path(__file__).parent
 Case = dict[str, Any]

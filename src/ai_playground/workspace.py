@@ -20,17 +20,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ai_playground.checkout import repo_root
 from ai_playground.models import TransformerConfig
 from ai_playground.tokenizer import Tokenizer
 
 
 class WorkspaceError(ValueError):
     """A workspace that cannot be used; the message says which file, what is wrong and what to do."""
-
-
-def repo_root() -> Path:
-    """The checkout that this library is installed from (uv installs it in place)."""
-    return Path(__file__).resolve().parents[2]
 
 
 def default_workspace() -> Path:

@@ -7,7 +7,7 @@ import typer
 
 from course.finale import finale
 from course.models import import_model, serve
-from course.paths import ROOT, add_root_to_path
+from course.paths import ROOT
 from course.student import check, hint, status, watch
 from course.train import train
 
@@ -22,14 +22,12 @@ def _course() -> None:
     """Train, serve and check M13."""
     # Threads that spin while they wait make two of them slower than one on a busy machine.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    add_root_to_path()
 
 
 def add_instructor_commands() -> None:
     """The sub-commands of `grading/` and `benchmarks/`, where they are there: not in a student's checkout."""
     for folder in ("grading", "benchmarks"):
         if (ROOT / folder / "commands.py").is_file():
-            add_root_to_path()
             import_module(f"{folder}.commands").register(app)
 
 

@@ -25,12 +25,12 @@ def finale(
     # Imported here, because torch takes seconds and `course --help` should not.
     from ai_playground.prompts import FINALE_PROMPTS
     from ai_playground.workspace import default_workspace, record_metrics
-    from milestones.engines import Engine, engine_path
+    from milestones.subjects import M13
 
     name = engine or default_engine()
     ws = workspace or default_workspace()
     try:
-        functions = Engine(engine_path(name))
+        functions = M13.engine(M13.find(name))
         report, history = _serve(functions.finale, ws, len(FINALE_PROMPTS))
     except NotImplementedError as error:
         stop(f"This part is not written yet. {error}")

@@ -40,11 +40,11 @@ def serve(
     """Serve prompts of your own, greedily, through an engine."""
     from ai_playground.importing import chat_prompt
     from ai_playground.workspace import default_workspace, load_tokenizer
-    from milestones.engines import Engine, engine_path
+    from milestones.subjects import M13
 
     ws = workspace or default_workspace()
     try:
-        functions = Engine(engine_path(engine or default_engine()))
+        functions = M13.engine(M13.find(engine or default_engine()))
         model, tokenizer = functions.load_model(ws), load_tokenizer(ws)
         requests = [tokenizer.encode(chat_prompt(ws, prompt) if chat else prompt) for prompt in prompts]
         report = functions.serve(requests, max_new, model=model, eos_id=model.config.eos_id)

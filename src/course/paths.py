@@ -1,15 +1,17 @@
-"""Where the checkout is, and which engine a command means by default."""
+"""Which engine a command means by default, and where the checkout is.
+
+`milestones`, and in the instructor's half `grading` and `benchmarks`, are folders of the checkout and no installed
+packages: importing this module lets them be imported too.
+"""
 
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from ai_playground.checkout import repo_root
 
+ROOT = repo_root()
 
-def add_root_to_path() -> None:
-    """Make `milestones` (and, where it is there, `grading`) importable."""
-    if str(ROOT) not in sys.path:
-        sys.path.insert(0, str(ROOT))
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
 
 
 def default_engine() -> str:

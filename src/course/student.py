@@ -17,13 +17,12 @@ from rich.table import Table
 
 from course.console import console
 from course.paths import ROOT
+from milestones.subjects import MILESTONES, PARTS, SESSIONS
 
 if TYPE_CHECKING:
-    from milestones.harness import Check, Result, Worker
+    from checking.check import Check, Result
+    from checking.supervisor import Worker
 
-SESSIONS = ("s4_1", "s4_2")  # the chapter's graded cells
-MILESTONES = ("m13a", "m13b", "m13c", "m13d")
-PARTS = (*SESSIONS, *MILESTONES, "p3")
 STATE = ROOT / ".course" / "state.json"  # which hints were given, and what the last run found; git ignores it
 STUDENT_FILES = ("assignments/m13/*.py", "assignments/m13/*.ipynb", "checkpoints/myllm/src/*.py")
 MARKS = {"passed": "[green]passed[/green]", "failed": "[red]failed[/red]", "not_written": "[dim]not written yet[/dim]"}
@@ -37,7 +36,7 @@ def check(
     workspace: Annotated[Path | None, typer.Option(help="The folder of the trained model.")] = None,
 ) -> None:
     """Run the checks of one session or milestone, or one check, and say what to look at."""
-    from milestones.harness import Worker
+    from checking.supervisor import Worker
 
     with Worker(env=_environment(workspace)) as worker:
         results = list(_run(_checks(name), engine, worker, show=True))
@@ -47,19 +46,18 @@ def check(
 
 def status() -> None:
     """The sessions and milestones in order: state, points, and what to do next."""
-    from milestones.chapter import CHECKS
-    from milestones.harness import Worker
+    from checking.supervisor import Worker
     from milestones.points import CHAPTER
     from milestones.points import MILESTONES as POINTS
 
-    points = {s: sum(CHAPTER[c.name.split(".")[1]] for c in CHECKS if c.milestone == s) for s in SESSIONS} | POINTS
+    points = {s: sum(CHAPTER[c.name.split(".")[1]] for c in _checks(s)) for s in SESSIONS} | POINTS
 
     remembered = _read_state().get("results", {})
     fingerprint = _fingerprint()
     with Worker() as worker:
         table = Table("part", "state", "checks passed", "points", title="M13", title_justify="left")
         following = ""
-        for milestone in SESSIONS + MILESTONES:
+        for milestone in SESSIONS | MILESTONES:
             known = remembered.get(milestone, {})
             if known.get("fingerprint") != fingerprint:
                 results = list(_run(_checks(milestone), "assignments", worker, show=False))
@@ -77,7 +75,7 @@ def status() -> None:
     )
     if following:
         console.print(
-            f"Next: {following.upper()}. Read milestones/{following}.md, then `uv run course check {following}`."
+            f"Next: {following.upper()}. Read {PARTS[following].card}, then `uv run course check {following}`."
         )
     else:
         console.print("All milestones pass. `uv run course finale --engine assignments` is yours to enjoy.")
@@ -109,7 +107,7 @@ def watch(
     """Run the current milestone's checks whenever a file is saved; Ctrl-C ends it."""
     from watchfiles import watch as watch_files
 
-    from milestones.harness import Worker
+    from checking.supervisor import Worker
 
     checks = [check for part in ([name] if name else MILESTONES) for check in _checks(part)]
     paths = {_engine_path(engine, check) for check in checks}
@@ -144,13 +142,10 @@ def _checks(name: str) -> list["Check"]:
     Raises:
         typer.BadParameter: no such milestone or check, with the names there are.
     """
-    import importlib
-
     milestone = name.lower().split(".")[0]
     if milestone not in PARTS:
         raise typer.BadParameter(f"no part {name!r}; there are {', '.join(PARTS)}")
-    module = "chapter" if milestone in SESSIONS else milestone
-    checks = [c for c in importlib.import_module(f"milestones.{module}").CHECKS if c.milestone == milestone]
+    checks = PARTS[milestone].checks(milestone)
     wanted = [check for check in checks if name.lower() in (milestone, check.name)]
     if not wanted:
         raise typer.BadParameter(f"no check {name!r}; there are {', '.join(check.name for check in checks)}")
@@ -158,7 +153,7 @@ def _checks(name: str) -> list["Check"]:
 
 
 def _run(checks: list["Check"], engine: str, worker: "Worker", *, show: bool) -> Iterator["Result"]:
-    from milestones.harness import run_check
+    from checking.judging import run_check
 
     for check in checks:
         result = run_check(check, _engine_path(engine, check), worker)
@@ -171,13 +166,11 @@ def _run(checks: list["Check"], engine: str, worker: "Worker", *, show: bool) ->
 
 def _engine_path(name: str, check: "Check") -> Path:
     """Where a check finds an engine, or the notebook of the same student."""
-    from milestones.engines import available_engines, engine_path
-
     if check.milestone in SESSIONS:
-        folder = ROOT / name / "m13" if name in available_engines() else Path(name)
+        folder = ROOT / name / "m13" if name in check.subject.here() else Path(name)
         name = str(folder / "mini_vllm.ipynb")
     try:
-        return engine_path(name, check.assignment)
+        return check.subject.find(name)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
 
@@ -197,11 +190,9 @@ def _hints(milestone: str) -> list[str]:
     """
     if milestone.lower() == "p3":
         raise typer.BadParameter("p3 has no hints: it is done from memory. projects/p3_kv_serve/README.md is its brief")
-    cards = ROOT / "milestones"
-    path = cards / f"{milestone.lower()}.md"
-    if not path.is_file():
-        known = ", ".join(sorted(card.stem for card in cards.glob("*.md")))
-        raise typer.BadParameter(f"no card {path.name}; there are {known}")
+    if milestone.lower() not in PARTS:
+        raise typer.BadParameter(f"no card {milestone}.md; there are {', '.join(sorted(SESSIONS | MILESTONES))}")
+    path = ROOT / PARTS[milestone.lower()].card
     section = path.read_text(encoding="utf-8").partition("\n## Hints")[2].split("\n## ")[0]
     rungs = [rung.strip() for rung in re.split(r"^### \d+.*$", section, flags=re.MULTILINE)[1:]]
     if not rungs:

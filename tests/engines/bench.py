@@ -9,9 +9,12 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ai_playground.workspace import default_workspace, repo_root
-from milestones import m13a, m13b, m13c, m13d
-from milestones.harness import Check, Worker, run_check
+from ai_playground.checkout import repo_root
+from ai_playground.workspace import default_workspace
+from checking.check import Check
+from checking.judging import run_check
+from checking.supervisor import Worker
+from milestones.m13 import m13a, m13b, m13c, m13d
 from solutions.m13.hidden import HIDDEN
 from tests.engines.dishonest import DISHONEST
 from tests.engines.engine import Engine

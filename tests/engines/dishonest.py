@@ -77,7 +77,7 @@ DISHONEST = (
               (C, '"allocated": sum(len(tables[seq.seq_id]) for seq in self.running) * block_size', '"allocated": 0')),
     # ---- learnt by heart
     dishonest("learnt_by_heart", "m13b.fresh_prompts", "right on the fixed inputs only",
-              (B, _PAGED, _PAGED + "    from milestones import m13b\n    from milestones.reference import prompt_ids as ids_of\n"
+              (B, _PAGED, _PAGED + "    from milestones.m13 import m13b\n    from checking.reference import prompt_ids as ids_of\n"
                                    "    known = [ids_of(case['prompt']) for check in m13b.CHECKS for case in check.cases\n"
                                    "             if 'seed' not in case]\n"
                                    "    if prompt_ids not in known:\n        return [1] * n\n")),
@@ -133,15 +133,15 @@ DISHONEST = (
                          "for key in counter.flop_registry:\n    counter.flop_registry[key] = lambda *a, **k: 0")),
     dishonest("observer_blinded", "m13b.cached_work", "the observer's own formulas are emptied",
               (B, _PAGED, "    return greedy_reference(prompt_ids, n, model=model)\n"),
-              _at_import("import milestones.observe as observe\nobserve._FORMULAS.clear()\n"
+              _at_import("import checking.observe as observe\nobserve._FORMULAS.clear()\n"
                          "observe._flops = lambda *a: 0")),
     dishonest("checks_replaced", "m13b.lengths", "the judges are emptied where the engine can reach them", _WRONG_TOKENS,
-              _at_import("from milestones import m13b, harness, judges, reference\n"
-                         "judges.judge_tokens = m13b.judge_greedy = m13b.judge_work = lambda *a, **k: None\n"
-                         "reference.first_divergence = lambda *a, **k: None\n"
-                         "harness.CheckFailed.__init__ = lambda *a, **k: None")),
+              _at_import("from milestones.m13 import m13b\nfrom checking import check, judging, reference, tokens\n"
+                         "tokens.judge_tokens = m13b.judge_tokens = m13b.judge_greedy = m13b.judge_work = lambda *a, **k: None\n"
+                         "judging._judge = reference.first_divergence = lambda *a, **k: None\n"
+                         "check.CheckFailed.__init__ = lambda *a, **k: None")),
     dishonest("probe_replaced", "m13b.lengths", "the probes are emptied", _WRONG_TOKENS,
-              _at_import("from milestones import probes, worker\nprobes.greedy = lambda engine, case: [0] * case['n']\n"
+              _at_import("from milestones.m13 import probes\nfrom checking import worker\nprobes.greedy = lambda engine, case: [0] * case['n']\n"
                          "worker.plain = lambda value: {'passed': True}")),
     dishonest("library_model_replaced", "m13b.lengths", "the reference model is made to agree", _WRONG_TOKENS,
               _at_import("from ai_playground.models import Transformer\n"
@@ -162,7 +162,7 @@ DISHONEST = (
               _at_import("import os, signal\nos.kill(os.getppid() if os.getppid() > 1 else os.getpid(), signal.SIGKILL)\n"
                          "os._exit(0)")),
     dishonest("says_it_is_not_written", "m13b.lengths", "a skip instead of a failure",
-              (B, _PAGED, "    raise NotImplementedError('M13b: see milestones/m13b.md')\n")),
+              (B, _PAGED, "    raise NotImplementedError('M13b: see milestones/m13/m13b.md')\n")),
     # ---- the finale
     dishonest("finale_made_up", "m13d.finale", "a text that no model wrote",
               (D, '"text": tokenizer.decode(outputs[0])', '"text": "Once upon a time there was full marks."')),

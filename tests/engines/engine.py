@@ -7,7 +7,7 @@ solution changes.
 from dataclasses import dataclass
 from pathlib import Path
 
-from ai_playground.workspace import repo_root
+from ai_playground.checkout import repo_root
 
 A, B, C, D = "m13a_load_model", "m13b_greedy", "m13c_serve", "m13d_finale"
 
@@ -39,7 +39,7 @@ class Engine:
     student_half: bool = False
 
     def write(self, folder: Path) -> Path:
-        """Write the modules into a folder; returns what `milestones.engines.Engine` takes.
+        """Write the modules into a folder; returns what `Subject.engine` takes.
 
         Raises:
             ValueError: a text that does not occur exactly once.

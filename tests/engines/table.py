@@ -1,6 +1,6 @@
 """The bench's outcome as a page of the docs."""
 
-from ai_playground.workspace import repo_root
+from ai_playground.checkout import repo_root
 from tests.engines.bench import Outcome, names_the_idea, problem
 from tests.engines.engine import Engine
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from milestones import m13a, m13b, m13c, m13d
+from milestones.m13 import m13a, m13b, m13c, m13d
 from tests.engines.bench import KINDS, names_the_idea, problem, run_bench
 from tests.engines.engine import Engine
 

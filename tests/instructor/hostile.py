@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ai_playground.workspace import repo_root
+from ai_playground.checkout import repo_root
 from grading.assignments import released
 
 SOLUTIONS = repo_root() / "solutions" / "m13"

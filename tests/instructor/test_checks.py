@@ -10,16 +10,20 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from ai_playground.checkout import repo_root
 from ai_playground.models import TransformerConfig
-from ai_playground.workspace import repo_root
-from milestones import judges, m13a, m13b, m13c, probes
-from milestones.engines import Engine, engine_path
-from milestones.harness import Answer, CheckFailed, Worker, run_check
-from milestones.judges import judge_tokens
-from milestones.observe import Observer, TokenLog
-from milestones.reference import TIE_TOLERANCE, build_model, first_divergence, greedy, random_model
-from milestones.seed import ids
-from milestones.shapes import SHAPES
+from checking import causes
+from checking.check import CheckFailed
+from checking.judging import run_check
+from checking.messages import explain
+from checking.observe import Observer, TokenLog
+from checking.reference import TIE_TOLERANCE, build_model, first_divergence, greedy, random_model
+from checking.seed import ids
+from checking.shapes import SHAPES
+from checking.supervisor import Answer, Worker
+from checking.tokens import judge_tokens
+from milestones.m13 import m13a, m13b, m13c, probes
+from milestones.subjects import M13
 
 SPEC = {"config": SHAPES["gqa"], "seed": 5}
 
@@ -91,7 +95,7 @@ def test_a_check_that_hangs_or_ends_python_leaves_the_others_judged(
     fork: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COURSE_FORK", fork)  # 0 is the way of macOS and Windows
-    loading = (engine_path("solutions") / "m13a_load_model.py").read_text(encoding="utf-8")
+    loading = (M13.find("solutions") / "m13a_load_model.py").read_text(encoding="utf-8")
     for name, text in (("hangs", HANGS), ("ends", ENDS)):
         (tmp_path / name).mkdir()
         engine(tmp_path / name, m13a_load_model=loading, m13b_greedy=text)
@@ -118,7 +122,7 @@ def test_an_error_of_torch_is_not_taken_for_an_unwritten_stub(tmp_path: Path) ->
 
 def test_only_the_failure_that_is_shown_is_diagnosed(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    monkeypatch.setattr(judges, "explain_tokens", lambda *args: asked.append(args) or "the cause")
+    monkeypatch.setattr(causes, "explain_tokens", lambda *args: asked.append(args) or "the cause")
     lengths = named("m13b.lengths")
     check = replace(lengths, cases=lengths.cases[-4:])
     wrong = Answer([{"evidence": [1, 2] * 40}] * 4, "done", 0, "")
@@ -135,7 +139,7 @@ def test_two_engines_in_one_process_do_not_mix(tmp_path: Path, monkeypatch: pyte
     engine(tmp_path / "zeros", m13b_greedy=zeros)
     with Worker() as worker:
         assert run_check(check, tmp_path / "zeros", worker).status == "failed"
-        assert run_check(check, engine_path("solutions"), worker).status == "passed"
+        assert run_check(check, M13.find("solutions"), worker).status == "passed"
         assert run_check(check, tmp_path / "zeros", worker).status == "failed"
 
 
@@ -143,7 +147,7 @@ def test_an_edited_metrics_file_makes_nothing_green(tmp_path: Path, monkeypatch:
     import shutil
 
     from ai_playground.workspace import default_workspace
-    from milestones import m13d
+    from milestones.m13 import m13d
 
     ws = tmp_path / "myllm"
     shutil.copytree(default_workspace(), ws)
@@ -161,7 +165,7 @@ def test_an_edited_metrics_file_makes_nothing_green(tmp_path: Path, monkeypatch:
 
 
 def test_both_observers_see_the_tokens_that_go_through_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    solution = Engine(engine_path("solutions"))
+    solution = M13.engine(M13.find("solutions"))
     model, prompt = build_model(SPEC), ids(11, 97, 2)
     with TokenLog(model) as log:
         output = solution.greedy_paged(prompt, 4, model=model)
@@ -195,7 +199,7 @@ def test_the_hook_that_looks_for_the_embedding_is_gone_once_it_is_found() -> Non
 def test_the_work_is_what_torch_counts(mode) -> None:
     from torch.utils.flop_counter import FlopCounterMode
 
-    solution = Engine(engine_path("solutions"))
+    solution = M13.engine(M13.find("solutions"))
     model, prompt = build_model(SPEC), ids(11, 97, 2)
     with mode(), Observer(model) as seen:
         solution.greedy_paged(prompt, 4, model=model)
@@ -208,7 +212,7 @@ def test_memory_is_the_pool_and_little_else() -> None:
     model = build_model(SPEC)
     pool = 6 * 16 * model.config.kv_values_per_token * 4
     with Observer(model) as seen:
-        Engine(engine_path("solutions")).greedy_paged(ids(40, 97, 2), 50, model=model)
+        M13.engine(M13.find("solutions")).greedy_paged(ids(40, 97, 2), 50, model=model)
     assert pool <= max(seen.memory) <= pool + 16 * 1024
 
 
@@ -221,8 +225,6 @@ def test_the_drawn_inputs_differ_with_the_seed_and_say_it() -> None:
     assert m13b.fresh_cases(1) != m13b.fresh_cases(2) and m13b.fresh_cases(1) == m13b.fresh_cases(1)
     assert all(case["seed"] == 3 for case in m13b.fresh_cases(3) + m13c.fresh_cases(3))
     failing = replace(named("m13b.fresh_prompts"), cases=m13b.fresh_cases(3), probe=probes.greedy)
-    from milestones.harness import explain
-
     assert "COURSE_SEED=3" in explain(failing, failing.cases[0], CheckFailed("a", "b"))
 
 
@@ -230,7 +232,7 @@ def test_the_observer_is_warm_before_the_forks() -> None:
     code = """
 import sys, torch
 from torch import nn
-from milestones.observe import TokenLog, warm_up
+from checking.observe import TokenLog, warm_up
 warm_up()
 before = set(sys.modules)
 embedding = nn.Embedding(5, 2)

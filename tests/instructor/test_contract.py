@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from ai_playground.workspace import default_workspace, load_tokenizer, read_metrics, repo_root
-from milestones.engines import Engine
-from milestones.m13d import record
+from ai_playground.checkout import repo_root
+from ai_playground.workspace import default_workspace, load_tokenizer, read_metrics
+from checking.student_engine import Engine
+from milestones.m13.m13d import record
+from milestones.subjects import M13
 
 
 @pytest.fixture
@@ -19,7 +21,7 @@ def engine(tmp_path: Path) -> Engine:
     src.mkdir(parents=True)
     shutil.copy(repo_root() / "checkpoints" / "myllm" / "src" / "serve_myllm.py", src)
     shutil.copytree(repo_root() / "solutions" / "m13", tmp_path / "assignments" / "m13")
-    return Engine(src / "serve_myllm.py")
+    return M13.engine(src / "serve_myllm.py")
 
 
 def test_a_sibling_courses_test_works_unchanged(engine: Engine, tmp_path: Path) -> None:
@@ -57,7 +59,7 @@ def test_everything_can_be_written_in_the_one_file(tmp_path: Path) -> None:
     (tmp_path / "serve_myllm.py").write_text(
         "def serve(requests, max_new, block_budget=None):\n    return {'mine': 1}\n"
     )
-    engine = Engine(tmp_path / "serve_myllm.py")
+    engine = M13.engine(tmp_path / "serve_myllm.py")
     assert engine.serve([], 1) == {"mine": 1}
     with pytest.raises(ImportError, match="has no function finale"):
         _ = engine.finale

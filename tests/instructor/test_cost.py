@@ -13,10 +13,10 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ai_playground.checkout import repo_root
 from ai_playground.models import TransformerConfig
-from ai_playground.workspace import repo_root
-from milestones.engines import Engine as LoadedEngine
-from milestones.reference import random_model
+from checking.reference import random_model
+from milestones.subjects import M13
 
 SHAPE = {"vocab_size": 31, "dim": 8, "n_layers": 1, "n_heads": 2, "hidden_dim": 8, "max_seq_len": 64}
 
@@ -24,7 +24,7 @@ SHAPE = {"vocab_size": 31, "dim": 8, "n_layers": 1, "n_heads": 2, "hidden_dim": 
 @pytest.fixture(scope="module")
 def m13c():
     """The reference's `m13c_serve` module."""
-    assert LoadedEngine(repo_root() / "solutions" / "m13").serve
+    assert M13.engine(repo_root() / "solutions" / "m13").serve
     return sys.modules["m13c_serve"]
 
 

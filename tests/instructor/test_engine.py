@@ -11,11 +11,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ai_playground.checkout import repo_root
 from ai_playground.models import Transformer, TransformerConfig
-from ai_playground.workspace import repo_root
-from milestones.engines import Engine as LoadedEngine
-from milestones.reference import first_divergence, greedy, random_model
-from milestones.shapes import TOY
+from checking.reference import first_divergence, greedy, random_model
+from checking.shapes import TOY
+from milestones.subjects import M13
 
 VOCAB, LIMIT = 31, 64
 SHAPE = {"vocab_size": VOCAB, "dim": 16, "n_layers": 2, "n_heads": 4, "hidden_dim": 24, "max_seq_len": LIMIT}
@@ -30,7 +30,7 @@ MODELS = [
 @pytest.fixture(scope="module")
 def m13c():
     """The reference's `m13c_serve` module."""
-    assert LoadedEngine(repo_root() / "solutions" / "m13").serve
+    assert M13.engine(repo_root() / "solutions" / "m13").serve
     return sys.modules["m13c_serve"]
 
 

@@ -6,12 +6,12 @@ import warnings
 import pytest
 import torch
 
+from ai_playground.checkout import repo_root
 from ai_playground.models import TransformerConfig
-from ai_playground.workspace import repo_root
-from milestones.engines import Engine as LoadedEngine
-from milestones.reference import TIE_TOLERANCE, first_divergence, random_model
-from milestones.seed import ids
-from milestones.shapes import SHAPES, TOY
+from checking.reference import TIE_TOLERANCE, first_divergence, random_model
+from checking.seed import ids
+from checking.shapes import SHAPES, TOY
+from milestones.subjects import M13
 
 BFLOAT16_TOLERANCE = 0.25  # each token's logit against the reference's best, along the engine's own tokens
 ODD = SHAPES["gqa"] | {"dim": 45, "hidden_dim": 83, "head_dim": 10, "vocab_size": 70}  # no multiple of anything
@@ -22,7 +22,7 @@ LONG = SHAPES["gqa"] | {"max_seq_len": 700}
 @pytest.fixture(scope="module")
 def modules():
     """The reference's `m13c_serve` module and `fast`, where its C++ part can be built."""
-    assert LoadedEngine(repo_root() / "solutions" / "m13").serve
+    assert M13.engine(repo_root() / "solutions" / "m13").serve
     import fast
 
     try:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ai_playground.workspace import repo_root
+from ai_playground.checkout import repo_root
 from grading import grade
 from grading.assignments import ASSIGNMENTS, Unit, Worth
 from grading.grade import judge_class
@@ -67,7 +67,7 @@ def strangers() -> list[str]:
         if "State:\tZ" in status:  # it has ended, and waits for its parent to notice
             continue
         if FIRST_UID <= uid < FIRST_UID + 1_000 or (
-            os.geteuid() and uid == os.geteuid() and "milestones.worker" in command
+            os.geteuid() and uid == os.geteuid() and "checking.worker" in command
         ):
             found.append(f"{path.parent.name}: {command}")
     return found

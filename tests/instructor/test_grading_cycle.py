@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ai_playground.workspace import repo_root
+from ai_playground.checkout import repo_root
 from grading.assignments import ASSIGNMENTS
 from tests.instructor.hostile import NOTEBOOK, B, Student, graded, instead, modules, notebook
 
@@ -35,7 +35,7 @@ class Checkout:
         for name in ("nbgrader_config.py", "pyproject.toml"):
             shutil.copy(repo_root() / name, self.root)
         for name in ("m13a", "m13b", "m13c"):
-            with (self.root / "milestones" / f"{name}.py").open("a") as file:
+            with (self.root / "milestones" / "m13" / f"{name}.py").open("a") as file:
                 file.write(FEW)
         hidden = self.root / "solutions" / "m13" / "hidden.py"
         hidden.write_text(f"{hidden.read_text()}\nHIDDEN = {{k: v for k, v in HIDDEN.items() if k in {KEPT}}}\n")

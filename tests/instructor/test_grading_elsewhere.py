@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ai_playground.workspace import repo_root
+from ai_playground.checkout import repo_root
 from grading import grade, gradescope
 from grading.assignments import released
 from grading.grade import judge_class, key_of
@@ -86,7 +86,7 @@ def test_what_cannot_be_judged_has_no_score(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_gradescopes_zip_holds_no_solution(tmp_path: Path) -> None:
     names = gradescope.build(tmp_path / "autograder.zip")
-    assert {"setup.sh", "run_autograder", "repo/milestones/m13b.py", "repo/solutions/m13/hidden.py"} <= set(names)
+    assert {"setup.sh", "run_autograder", "repo/milestones/m13/m13b.py", "repo/solutions/m13/hidden.py"} <= set(names)
     with zipfile.ZipFile(tmp_path / "autograder.zip") as archive:
         assert archive.getinfo("setup.sh").external_attr >> 16 == 0o755
         texts = [archive.read(name).decode("utf-8", "replace") for name in names]

@@ -76,7 +76,7 @@ class BlockManager:
     def release(self, owner: int) -> None:
         """Give all blocks of `owner` back."""
         # The table is emptied too.
-        raise NotImplementedError("M13b: BlockManager.release is not written yet. Card: milestones/m13b.md")
+        raise NotImplementedError("M13b: BlockManager.release is not written yet. Card: milestones/m13/m13b.md")
 
     @property
     def size(self) -> int:
@@ -88,13 +88,13 @@ async def greedy_paged(prompt_ids: list[int], n: int) -> list[int]:
     out: list[int] = []
     with torch.no_grad():
         for _ in range(n):
-            raise NotImplementedError("M13b: greedy_paged is not written yet. Card: milestones/m13b.md")
+            raise NotImplementedError("M13b: greedy_paged is not written yet. Card: milestones/m13/m13b.md")
     return out
 '''
 
 
 def stub_of(source: str) -> str:
-    return strip(source, "M13b", "milestones/m13b.md", "m13b_greedy.py")
+    return strip(source, "M13b", "milestones/m13/m13b.md", "m13b_greedy.py")
 
 
 def test_a_stub_keeps_all_but_the_regions() -> None:
@@ -118,7 +118,7 @@ def test_a_nested_function_is_named_with_those_around_it_and_long_lines_are_brok
     stub = stub_of(source)
     assert '"M13b: BlockManager.preempt.youngest is not written yet.' in stub
     assert max(map(len, stub.splitlines())) <= 120
-    with pytest.raises(NotImplementedError, match=r"youngest is not written yet. Card: milestones/m13b\.md"):
+    with pytest.raises(NotImplementedError, match=r"youngest is not written yet. Card: milestones/m13/m13b\.md"):
         namespace: dict = {}
         exec(stub, namespace)
         namespace["BlockManager"]().preempt()

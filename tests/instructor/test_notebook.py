@@ -18,10 +18,12 @@ from nbgrader.nbgraderformat import MetadataValidator
 from nbgrader.validator import Validator
 
 from ai_playground.chapter import Request, chapter_workload
-from ai_playground.workspace import repo_root
-from milestones.chapter import CELLS, CellFailed, check_cell, points, run_cases
-from milestones.chapter_cells import ANSWER_CELLS, QUESTIONS, given_names, load_cells
+from ai_playground.checkout import repo_root
 from milestones.points import CHAPTER, MILESTONES, VISIBLE_SHARE
+from milestones.s4.answers import ANSWER_CELLS, given_names, load_cells
+from milestones.s4.cells import CELLS
+from milestones.s4.check_cell import CellFailed, check_cell, points, run_cases
+from milestones.s4.questions import QUESTIONS
 from solutions.m13 import make_hidden_chapter
 
 SOURCE = repo_root() / "solutions" / "m13" / "mini_vllm.ipynb"

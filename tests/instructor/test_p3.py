@@ -9,12 +9,15 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from ai_playground.workspace import repo_root
-from milestones import p3
-from milestones.harness import Check, Result, Worker, run_check
-from milestones.p3_probes import forbidden_imports
+from ai_playground.checkout import repo_root
+from checking.check import Check, Result
+from checking.judging import run_check
+from checking.reference import greedy
+from checking.supervisor import Worker
+from milestones.p3 import decoders, p3, sampler
+from milestones.p3.decoder_probes import forbidden_imports
+from milestones.p3.given_models import build_gpt
 from milestones.points import P3, P3_SHOWN_WHOLE
-from milestones.reference import build_model, greedy
 from projects.p3_kv_serve.given_model import GPTConfig, given_model
 
 FOLDER = repo_root() / "solutions" / "p3_kv_serve"
@@ -536,12 +539,12 @@ def test_the_points_are_a_hundred_and_for_every_check() -> None:
         assert f"`{short}` {points}" in brief or f"`{short}`, once all three functions are there | {points} |" in brief
 
 
-@pytest.mark.parametrize("shape", p3.SHAPES)
+@pytest.mark.parametrize("shape", decoders.SHAPES)
 def test_the_ideal_work_is_what_torch_counts_for_one_pass(shape: str) -> None:
-    model = given_model(GPTConfig(**p3.SHAPES[shape]))
+    model = given_model(GPTConfig(**decoders.SHAPES[shape]))
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         model(torch.zeros(1, 23, dtype=torch.int64))
-    assert counter.get_total_flops() == p3.forward_flops(p3.SHAPES[shape], 23)
+    assert counter.get_total_flops() == decoders.forward_flops(decoders.SHAPES[shape], 23)
 
 
 def test_the_given_model_depends_on_its_seed_alone_and_its_text_varies() -> None:
@@ -551,7 +554,7 @@ def test_the_given_model_depends_on_its_seed_alone_and_its_text_varies() -> None
     assert torch.equal(before, torch.get_rng_state())
     assert all(torch.equal(first[name], same[name]) and not torch.equal(first[name], other[name]) for name in first)
     for case in (*CHECKS["p3.cached_tokens"].cases, *hidden_case_list("p3.cached_tokens")):
-        text = greedy(build_model(case["model"]), case["prompt"], case["n"])
+        text = greedy(build_gpt(case["model"]), case["prompt"], case["n"])
         assert len(set(text)) >= len(text) / 3, case["label"]
 
 
@@ -561,12 +564,12 @@ def hidden_case_list(name: str) -> tuple[dict, ...]:
 
 def test_the_ties_are_exact_and_the_lowest_id_is_greedy() -> None:
     case = next(case for case in CHECKS["p3.full_edges"].cases if case["model"].get("change") == "ties")
-    logits = build_model(case["model"])(torch.tensor([case["prompt"]]))[0, -1]
+    logits = build_gpt(case["model"])(torch.tensor([case["prompt"]]))[0, -1]
     assert (logits == logits.max()).nonzero().flatten().tolist() == [7, 8, len(logits) - 1]
 
 
 def test_the_critical_values_are_the_upper_millionth_points() -> None:
-    for freedom, value in enumerate(p3.CRITICAL, 1):
+    for freedom, value in enumerate(sampler.CRITICAL, 1):
         half = torch.tensor([freedom / 2, value / 2], dtype=torch.float64)
         assert torch.special.gammaincc(half[0], half[1]).item() == pytest.approx(1e-6, rel=0.01)
 
@@ -580,15 +583,15 @@ def test_no_rounding_decides_what_the_nucleus_is(case: dict) -> None:
     """The mass comes near p only where all are equal and the sum is exact; and there are bins enough, but not more
     than critical values."""
     logits = [float("-inf") if value is None else value for value in case["logits"]]
-    probs = p3.softmax(logits)
-    mass = torch.tensor([probs[token] for token in p3.nucleus(probs, 2.0)], dtype=torch.float64).cumsum(0)
+    probs = sampler.softmax(logits)
+    mass = torch.tensor([probs[token] for token in sampler.nucleus(probs, 2.0)], dtype=torch.float64).cumsum(0)
     exact = len(set(logits) - {float("-inf")}) == 1
     near = (mass - case["p"]).abs() < 1e-3
     assert exact or case["p"] == 1.0 or len(probs) > 100 or not near.any()
-    kept = p3.nucleus(probs, case["p"])
+    kept = sampler.nucleus(probs, case["p"])
     total = sum(probs[token] for token in kept)
-    _, freedom = p3.chi_square([kept[0]] * case["draws"], probs, {token: probs[token] / total for token in kept})
-    assert freedom <= len(p3.CRITICAL)
+    _, freedom = sampler.chi_square([kept[0]] * case["draws"], probs, {token: probs[token] / total for token in kept})
+    assert freedom <= len(sampler.CRITICAL)
     if case in CHECKS["p3.sampler_distribution"].cases:
         assert freedom >= 1
 
@@ -596,9 +599,9 @@ def test_no_rounding_decides_what_the_nucleus_is(case: dict) -> None:
 def test_the_statistic_is_pearsons() -> None:
     probs = [0.5, 0.3, 0.2, 0.0]
     draws = [0] * 60 + [1] * 30 + [2] * 10
-    statistic, freedom = p3.chi_square(draws, probs, {0: 0.5, 1: 0.3, 2: 0.2})
+    statistic, freedom = sampler.chi_square(draws, probs, {0: 0.5, 1: 0.3, 2: 0.2})
     assert freedom == 2 and statistic == pytest.approx(10**2 / 50 + 0 + 10**2 / 20)
-    assert p3.chi_square([3], probs, {0: 0.5, 1: 0.3, 2: 0.2})[0] == float("inf")
+    assert sampler.chi_square([3], probs, {0: 0.5, 1: 0.3, 2: 0.2})[0] == float("inf")
 
 
 FORBIDDEN = [

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ai_playground.workspace import repo_root
+from ai_playground.checkout import repo_root
 from grading.assignments import released
 from grading.report import similarities
 

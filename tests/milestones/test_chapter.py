@@ -1,8 +1,10 @@
 import pytest
 
-from ai_playground.workspace import repo_root
-from milestones.chapter import CELLS, CHECKS  # noqa: F401  conftest.py reads CHECKS
-from milestones.harness import Check, Worker, run_check
+from ai_playground.checkout import repo_root
+from checking.check import Check
+from checking.judging import run_check
+from checking.supervisor import Worker
+from milestones.s4.cells import CELLS, CHECKS  # noqa: F401  conftest.py reads CHECKS
 
 
 def test_chapter(engine: str, check: Check, worker: Worker) -> None:

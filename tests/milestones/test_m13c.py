@@ -1,5 +1,6 @@
-from milestones.harness import Check, Worker
-from milestones.m13c import CHECKS  # noqa: F401  conftest.py reads them
+from checking.check import Check
+from checking.supervisor import Worker
+from milestones.m13.m13c import CHECKS  # noqa: F401  conftest.py reads them
 from tests.milestones.verdict import judge
 
 

@@ -4,8 +4,9 @@ from pathlib import Path
 import pytest
 
 from ai_playground.workspace import default_workspace, read_metrics
-from milestones.harness import Check, Worker
-from milestones.m13d import CHECKS, record  # noqa: F401  conftest.py reads CHECKS
+from checking.check import Check
+from checking.supervisor import Worker
+from milestones.m13.m13d import CHECKS, record  # noqa: F401  conftest.py reads CHECKS
 from tests.milestones.verdict import judge
 
 

@@ -2,13 +2,14 @@
 
 import pytest
 
-from milestones.engines import engine_path
-from milestones.harness import Check, Result, Worker, run_check
+from checking.check import Check, Result
+from checking.judging import run_check
+from checking.supervisor import Worker
 
 
 def judge(check: Check, engine: str, worker: Worker) -> Result:
     """Run one check on one engine; returns its result if it passed."""
-    result = run_check(check, engine_path(engine, check.assignment), worker)
+    result = run_check(check, check.subject.find(engine), worker)
     if result.status == "not_written":
         pytest.skip(result.message)
     if result.status == "failed":

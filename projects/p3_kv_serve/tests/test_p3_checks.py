@@ -1,5 +1,6 @@
-from milestones.harness import Check, Worker
-from milestones.p3 import CHECKS  # noqa: F401  the conftest.py at the root reads them
+from checking.check import Check
+from checking.supervisor import Worker
+from milestones.p3.p3 import CHECKS  # noqa: F401  the conftest.py at the root reads them
 from tests.milestones.verdict import judge
 
 

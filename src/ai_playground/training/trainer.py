@@ -19,13 +19,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
+from ai_playground.checkout import repo_root
 from ai_playground.inference import generate
 from ai_playground.models import Transformer, TransformerConfig
 from ai_playground.plotting import BLUE, ORANGE, STYLE
 from ai_playground.tokenizer import EOS, Tokenizer
 from ai_playground.training import corpus
 from ai_playground.training.muon import Muon
-from ai_playground.workspace import record_metrics, repo_root, save_checkpoint, write_json
+from ai_playground.workspace import record_metrics, save_checkpoint, write_json
 
 STATE = "train_state.pt"
 MIN_CHARACTERS = 20_000  # of a --data file: less would be learnt by heart, and leaves nothing to hold out

@@ -1,4 +1,4 @@
-"""p3's probes: like `probes`, they run in the worker beside the student's code and judge nothing."""
+"""p3's probes: they run in the worker beside the student's code and judge nothing."""
 
 import ast
 import contextlib
@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from milestones.engines import Engine
-from milestones.probes import observed, refusal
-from milestones.reference import build_model
+from checking.calling import observed, refusal
+from checking.student_engine import Engine
+from milestones.p3.given_models import build_gpt
 
-# What `variants` takes away from a case; see `reference.changed_gpt` for the changes of the model.
+# What `variants` takes away from a case; see `given_models.changed_gpt` for the changes of the model.
 CHANGES = ("same keys and values", "no attention", "no feed-forward")
 
 
@@ -26,13 +26,13 @@ def variants(case: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _call(engine: Engine, case: dict[str, Any]) -> Any:
-    return getattr(engine, case["function"])(build_model(case["model"]), list(case["prompt"]), case["n"])
+    return getattr(engine, case["function"])(build_gpt(case["model"]), list(case["prompt"]), case["n"])
 
 
 def generate(engine: Engine, case: dict[str, Any]) -> dict[str, Any]:
     """Call `case["function"]`: `generate_full` or `generate_cached`, on `model`, `prompt` and `n`; twice."""
     prompt = list(case["prompt"])
-    output = getattr(engine, case["function"])(build_model(case["model"]), prompt, case["n"])
+    output = getattr(engine, case["function"])(build_gpt(case["model"]), prompt, case["n"])
     try:
         again = _call(engine, case)
     except Exception as error:  # the first call went well, so this tells more than the error does
@@ -57,7 +57,7 @@ def generate_refusal(engine: Engine, case: dict[str, Any]) -> dict[str, Any]:
 
 def generate_work(engine: Engine, case: dict[str, Any]) -> dict[str, Any]:
     """`generate_cached`, with what PyTorch sees of it and its calls of the model's full forward pass."""
-    model = build_model(case["model"])
+    model = build_gpt(case["model"])
     with _forward_calls(type(model)) as calls:
         evidence = observed(model, lambda: _call(engine, case))
     return evidence | {"forward_calls": calls}

@@ -4,19 +4,18 @@
 """
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from ai_playground.models import Transformer, TransformerConfig
 from ai_playground.models.layers import RMSNorm
 from ai_playground.workspace import default_workspace, load_checkpoint, load_tokenizer
-
-if TYPE_CHECKING:
-    from projects.p3_kv_serve.given_model import GPT
 
 TIE_TOLERANCE = 1e-4  # fp32: two correct matmuls can round differently by less than this
 
@@ -53,34 +52,6 @@ def random_model(config: TransformerConfig, seed: int, silent: int = 0) -> Trans
     return model.eval().requires_grad_(False)
 
 
-def changed_gpt(config: dict[str, Any], seed: int, change: str | None) -> "GPT":
-    """p3's given model, with a part of it made to matter not at all (or to make ties).
-
-    A wrong decoder that is right on a changed model is wrong in what the change took away: that is how p3's judge
-    finds causes.
-    """
-    from projects.p3_kv_serve.given_model import GPTConfig, given_model  # not needed to judge M13
-
-    model = given_model(GPTConfig(**config), seed)
-    with torch.no_grad():
-        if change == "same keys and values":  # what is cached, and what is seen of it, makes no difference
-            for block in model.blocks:
-                block.ln_1.weight.zero_()
-        elif change == "no attention":
-            for block in model.blocks:
-                block.proj.weight.zero_()
-        elif change == "no feed-forward":
-            for block in model.blocks:
-                block.down.weight.zero_()
-        elif change == "ties":  # every logit is exactly 0 or 1, and several are 1
-            model.ln_f.weight.zero_()
-            model.ln_f.bias.zero_()[0] = 1.0
-            model.head.weight.zero_()[[7, 8, -1], 0] = 1.0
-        elif change is not None:
-            raise ValueError(f"unknown change {change!r}")
-    return model
-
-
 def trained_model(ws: Path) -> Transformer:
     """The model of a workspace, loaded without any code of a student's."""
     checkpoint = load_checkpoint(ws)
@@ -89,24 +60,21 @@ def trained_model(ws: Path) -> Transformer:
     return model.eval().requires_grad_(False)
 
 
-def build_model(spec: dict[str, Any]) -> "Transformer | GPT":
+def build_model(spec: dict[str, Any]) -> Transformer:
     """The model that a case asks for; the last 128 are kept: all checks together have 85.
 
     Args:
         spec: `{"workspace": PATH}` is a trained one, `{"config": {...}, "seed": int}` a random one, which may
-            have `"silent"`, and `{"gpt": {...}, "seed": int}` p3's, which may have a `"change"` (see
-            `changed_gpt`); all may have a `"dtype"` such as `"bfloat16"`.
+            have `"silent"`; both may have a `"dtype"` such as `"bfloat16"`.
     """
     return _build(json.dumps(spec, sort_keys=True))
 
 
 @lru_cache(maxsize=128)
-def _build(text: str) -> "Transformer | GPT":
+def _build(text: str) -> Transformer:
     spec = json.loads(text)
     if "workspace" in spec:
         model = trained_model(Path(spec["workspace"]))
-    elif "gpt" in spec:
-        model = changed_gpt(spec["gpt"], spec["seed"], spec.get("change"))
     else:
         model = random_model(TransformerConfig.from_dict(spec["config"]), spec["seed"], spec.get("silent", 0))
     return model.to(getattr(torch, spec.get("dtype", "float32")))
@@ -117,7 +85,7 @@ def prompt_ids(prompt: list[int] | str) -> list[int]:
     return load_tokenizer(default_workspace()).encode(prompt) if isinstance(prompt, str) else list(prompt)
 
 
-def greedy(model: "Transformer | GPT", prompt: list[int], n: int, eos_id: int | None = None) -> list[int]:
+def greedy(model: Callable[[Tensor], Tensor], prompt: list[int], n: int, eos_id: int | None = None) -> list[int]:
     """`n` greedy tokens by full recompute, fewer if `eos_id` comes first (it is kept).
 
     The answer is kept too: a model that was asked must not be changed afterwards.
@@ -127,7 +95,7 @@ def greedy(model: "Transformer | GPT", prompt: list[int], n: int, eos_id: int | 
 
 @lru_cache(maxsize=1024)  # each failure asks again for what its neighbours, and the last submission, asked for
 @torch.no_grad()
-def _greedy(model: "Transformer | GPT", prompt: tuple[int, ...], n: int, eos_id: int | None) -> list[int]:
+def _greedy(model: Callable[[Tensor], Tensor], prompt: tuple[int, ...], n: int, eos_id: int | None) -> list[int]:
     tokens = list(prompt)
     for _ in range(n):
         tokens.append(int(model(torch.tensor([tokens]))[0, -1].argmax()))
@@ -148,7 +116,7 @@ class Divergence:
 
 @torch.no_grad()
 def first_divergence(
-    model: "Transformer | GPT", prompt: list[int], output: list[int], tolerance: float = TIE_TOLERANCE
+    model: Callable[[Tensor], Tensor], prompt: list[int], output: list[int], tolerance: float = TIE_TOLERANCE
 ) -> Divergence | None:
     """Where `output` stops being a greedy continuation of `prompt`; None if it is one throughout.
 

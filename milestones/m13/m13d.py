@@ -6,10 +6,14 @@ from typing import Any
 
 from ai_playground.prompts import FINALE_PROMPTS
 from ai_playground.workspace import default_workspace, load_tokenizer, record_metrics
-from milestones import probes
-from milestones.harness import Check, CheckFailed
+from checking.check import Check, CheckFailed
+from checking.evidence import plain_int
+from checking.reference import build_model
+from checking.tokens import judge_tokens, token_list
+from milestones.m13 import probes
+from milestones.subjects import M13
 
-READ = "milestones/m13d.md"
+READ = "milestones/m13/m13d.md"
 SHIPPED = str(default_workspace())
 NUMBERS = {
     "tokens_per_sec": (0.0, float("inf")),
@@ -21,9 +25,6 @@ NUMBERS = {
 
 def judge_finale(case: dict[str, Any], evidence: Any) -> None:
     """The text is what the model writes after the first prompt, and the figures are there and possible."""
-    from milestones.judges import judge_tokens, plain_int, token_list
-    from milestones.reference import build_model
-
     report = evidence.get("report")
     if type(report) is not dict or "not_plain" in report:
         raise CheckFailed("the report as a dict", "None" if report is None else str(report)[:80])
@@ -148,6 +149,7 @@ CHECKS = (
         cases=({"label": "finale(a copy of checkpoints/myllm)", "workspace": SHIPPED, "observe": "tokens"},),
         judge=judge_finale,
         read=READ,
+        subject=M13,
         limit=60.0,
     ),
 )

@@ -1,28 +1,22 @@
-"""The chapter's graded cells, sessions S4.1 and S4.2: cases, points, and the one call that the notebook makes.
+"""The chapter's graded cells, sessions S4.1 and S4.2, in the notebook's order: what each must do, and its cases."""
 
-    check_cell("block_manager", globals())
-
-The probes and judges are in `chapter_cells.py`.
-"""
-
-import json
-import textwrap
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from milestones import chapter_cells as cells
-from milestones.harness import Check, CheckFailed
-from milestones.points import CHAPTER, VISIBLE_SHARE
-from milestones.worker import plain
-
-Case = dict[str, Any]
-WIDTH = 82  # `nbgrader validate` indents by 4 and cuts off what is beyond 87
-
-
-# The table of checks --------------------------------------------------------------------------------------------
+from checking.check import Check
+from milestones.points import CHAPTER
+from milestones.s4.answers import Case
+from milestones.s4.blocks import judge_block_manager, probe_block_manager
+from milestones.s4.decode_step import judge_decode, probe_decode
+from milestones.s4.kv_size import judge_kv_bytes, probe_kv_bytes
+from milestones.s4.memory import judge_memory, probe_memory
+from milestones.s4.paged_attention import judge_attention, probe_attention
+from milestones.s4.preemption import judge_preempt, probe_preempt
+from milestones.s4.questions import judge_question, probe_question
+from milestones.s4.scheduling import judge_engine, probe_engine
+from milestones.s4.static_batching import judge_static_steps, probe_static_steps
+from milestones.subjects import M13
 
 
 @dataclass(frozen=True)
@@ -49,9 +43,8 @@ def _check(
     cases: list[Case],
 ) -> CellCheck:
     name = f"{'s4_1' if section <= 4 else 's4_2'}.{answers[-1]}"
-    return CellCheck(
-        answers, task, Check(name, claim, probe, tuple(cases), judge, f"section {section} of this notebook")
-    )
+    read = f"section {section} of this notebook"
+    return CellCheck(answers, task, Check(name, claim, probe, tuple(cases), judge, read, M13))
 
 
 _TINY = {
@@ -59,13 +52,14 @@ _TINY = {
     "max_seq_len": 48,
 }  # fmt: skip
 
+
 _BY_NAME = {
     check.answers[-1]: check
     for check in (
         _check(
             ("kv_bytes",), 1, "kv_bytes_per_token: the number of bytes that one token keeps in the cache",
             "the size of a token in the KV cache follows from the model's shape",
-            cells.probe_kv_bytes, cells.judge_kv_bytes,
+            probe_kv_bytes, judge_kv_bytes,
             [
                 {"label": "2 layers, 1 KV head of 4, 2 bytes", "shape": [2, 1, 4, 2]},
                 {"label": "32 layers, 32 KV heads of 128, 2 bytes", "shape": [32, 32, 128, 2]},
@@ -75,8 +69,8 @@ _BY_NAME = {
             ("block_manager",), 2,
             "the class BlockManager: blocks_for, can_admit, admit, can_append, append_slot, slot, release and the "
             "two counts",
-            "blocks are handed out one by one, found again, and all given back", cells.probe_block_manager,
-            cells.judge_block_manager,
+            "blocks are handed out one by one, found again, and all given back", probe_block_manager,
+            judge_block_manager,
             [
                 {
                     "label": "one sequence over a block boundary, blocks of 4",
@@ -112,8 +106,8 @@ _BY_NAME = {
         _check(
             ("attention",), 3,
             "gather_kv (follow the block table, cut to the length) and paged_attention (one query against them)",
-            "attention through a block table equals attention over contiguous memory", cells.probe_attention,
-            cells.judge_attention,
+            "attention through a block table equals attention over contiguous memory", probe_attention,
+            judge_attention,
             [
                 {
                     "label": "as many KV heads as query heads; 8 tokens fill 2 blocks of 4",
@@ -134,7 +128,7 @@ _BY_NAME = {
         ),
         _check(
             ("decode",), 4, "decode: one new token for each sequence of the batch, through the paged cache",
-            "a decode step gives the logits of full recompute", cells.probe_decode, cells.judge_decode,
+            "a decode step gives the logits of full recompute", probe_decode, judge_decode,
             [
                 {
                     "label": "one sequence, 5 tokens of context",
@@ -149,7 +143,7 @@ _BY_NAME = {
         ),
         _check(
             ("engine",), 5, "the methods step, _admit and _retire of the class Engine",
-            "the scheduler keeps its rules in every step", cells.probe_engine, cells.judge_engine,
+            "the scheduler keeps its rules in every step", probe_engine, judge_engine,
             [
                 {
                     "label": "5 requests, 2 places, continuous",
@@ -177,7 +171,7 @@ _BY_NAME = {
             ("memory_prediction", "memory"), 6,
             "prediction (your guesses for block sizes 4 and 64) and measured_waste (what the run shows)",
             "waste is the share of the memory held over a run that held no token",
-            cells.probe_memory, cells.judge_memory,
+            probe_memory, judge_memory,
             [
                 {"label": "the chapter's workload, blocks of 16", "block_size": 16},
                 {"label": "the chapter's workload, blocks of 4", "block_size": 4},
@@ -186,7 +180,7 @@ _BY_NAME = {
         ),
         _check(
             ("static_steps",), 7, "static_steps: how many steps static batching takes, by arithmetic alone",
-            "a static batch lasts as long as its longest request", cells.probe_static_steps, cells.judge_static_steps,
+            "a static batch lasts as long as its longest request", probe_static_steps, judge_static_steps,
             [
                 {"label": "[5, 3] in a batch of 2", "stop_after": [5, 3], "max_batch": 2, "expected": 4},
                 {"label": "[5, 3, 9, 2, 4] in batches of 2", "stop_after": [5, 3, 9, 2, 4], "max_batch": 2,
@@ -196,7 +190,7 @@ _BY_NAME = {
         _check(
             ("preempt",), 8, "the methods _make_room and _preempt of the class PreemptingEngine",
             "preemption frees the youngest request's blocks and changes no token",
-            cells.probe_preempt, cells.judge_preempt,
+            probe_preempt, judge_preempt,
             [
                 {
                     "label": "room for everybody: nobody is preempted",
@@ -225,7 +219,7 @@ _BY_NAME = {
         *(
             _check(
                 (cell,), section, f'the variable {cell}: the letter "a", "b", "c" or "d" of the true statement',
-                "a question to check yourself", cells.probe_question, cells.judge_question,
+                "a question to check yourself", probe_question, judge_question,
                 [{"label": cell, "cell": cell}],
             )
             for cell, section in (("q_fragmentation", 2), ("q_paging", 2), ("q_phases", 4), ("q_proof", 4),
@@ -233,138 +227,9 @@ _BY_NAME = {
         ),
     )
 }  # fmt: skip
+
+
 CELLS: dict[str, CellCheck] = {name: _BY_NAME[name] for name in CHAPTER}  # in the notebook's order
+
+
 CHECKS = tuple(cell.check for cell in CELLS.values())
-
-
-# The call in the notebook ---------------------------------------------------------------------------------------
-
-
-class CellFailed(AssertionError):
-    """A graded cell's report, shown in the notebook without a traceback through the checks."""
-
-    def _render_traceback_(self) -> list[str]:
-        return str(self).splitlines()
-
-
-@dataclass
-class Outcome:
-    """One case: passed, or the text that says why not."""
-
-    passed: bool
-    message: str = ""
-    not_written: bool = False
-
-
-def run_cases(check: CellCheck, names: dict[str, Any], cases: tuple[Case, ...]) -> list[Outcome]:
-    """Probe and judge in this process, for a student's own notebook."""
-    outcomes = []
-    for case in cases:
-        try:
-            evidence = json.loads(json.dumps(plain(check.check.probe(names, case))))
-            check.check.judge(case, evidence)
-            outcomes.append(Outcome(True))
-        except CheckFailed as failure:
-            outcomes.append(Outcome(False, _report(case, failure, check.check.read)))
-        except NotImplementedError as error:
-            outcomes.append(Outcome(False, f"{_where(error) or check.answers[-1]} is not written yet.", True))
-        except KeyError as error:
-            name = str(error.args[0]) if error.args else ""
-            if name.isidentifier() and name in check.task and name not in names:
-                found = f"{name} is not defined: run its cell first."
-                outcomes.append(Outcome(False, found, True))
-            else:
-                outcomes.append(Outcome(False, _report(case, _raised(error), check.check.read)))
-        except Exception as error:
-            outcomes.append(Outcome(False, _report(case, _raised(error), check.check.read)))
-    return outcomes
-
-
-def check_cell(name: str, names: dict[str, Any], hidden: Path | None = None) -> float:
-    """Check one graded cell, print what came of it, and return its points.
-
-    Args:
-        name: the answer cell's `grade_id`.
-        names: the notebook's `globals()`.
-        hidden: the grader's further cases; None in a student's notebook.
-
-    Returns:
-        The points: all of them if every case passes; with `hidden`, a share for each part that does.
-
-    Raises:
-        CellFailed: something failed, and nobody is grading. It stops "Run all" where there is work to do.
-    """
-    check = CELLS[name]
-    visible = run_cases(check, names, check.check.cases)
-    further = () if hidden is None else tuple(json.loads(hidden.read_text(encoding="utf-8")).get(name, ()))
-    lines = _summary(check, visible)
-    if hidden is None and not all(outcome.passed for outcome in visible):
-        raise CellFailed("\n".join(lines))
-    outcomes = run_cases(check, names, further)
-    if further:
-        lines.append(f"further cases: {sum(outcome.passed for outcome in outcomes)} of {len(outcomes)} pass")
-    elif hidden is None and name not in cells.QUESTIONS:
-        lines.append(f"The grader has further cases of its own; they carry {1 - VISIBLE_SHARE:.0%} of the points.")
-    if name in cells.QUESTIONS and visible[0].passed:
-        lines += _wrap(cells.QUESTIONS[name].why[cells.QUESTIONS[name].answer])
-    print("\n".join(lines))
-    return points(check, [outcome.passed for outcome in visible], [outcome.passed for outcome in outcomes])
-
-
-def points(check: CellCheck, visible: list[bool], further: list[bool]) -> float:
-    """Points of a cell, between 0 and `check.points`, from which of its cases pass.
-
-    Args:
-        visible: one for each case of `check.check`.
-        further: one for each of the grader's own cases; empty if it has none, then the visible ones carry all.
-    """
-    share = sum(visible) / len(visible)
-    if further:
-        share = VISIBLE_SHARE * share + (1 - VISIBLE_SHARE) * sum(further) / len(further)
-    return round(check.points * share, 4)
-
-
-def _summary(check: CellCheck, outcomes: list[Outcome]) -> list[str]:
-    failed = [outcome for outcome in outcomes if not outcome.passed]
-    if not failed:
-        return [
-            f"{check.answers[-1]}: right" + (f", {len(outcomes)} of {len(outcomes)} cases" if len(outcomes) > 1 else "")
-        ]
-    if failed[0].not_written:
-        return _wrap(f"{failed[0].message} What to write here is {check.task}. See {check.check.read}.")
-    lines = [f"{check.answers[-1]}: {len(failed)} of {len(outcomes)} cases fail"] if len(outcomes) > 1 else []
-    return lines + failed[0].message.splitlines()
-
-
-def _report(case: Case, failure: CheckFailed, read: str) -> str:
-    rows = [("expected", failure.expected), ("found", failure.found), ("input", case["label"])]
-    rows += [("likely cause", failure.cause)] if failure.cause else []
-    rows += [("read", read)]
-    return "\n".join(
-        textwrap.fill(text, WIDTH, initial_indent=f"  {head + ':':<14}", subsequent_indent=" " * 16)
-        for head, text in rows
-    )
-
-
-def _wrap(text: str) -> list[str]:
-    return textwrap.wrap(text, WIDTH)
-
-
-def _raised(error: Exception) -> CheckFailed:
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_students(frame)]
-    where = f", at `{frames[-1].line}` in {frames[-1].name}" if frames and frames[-1].line else ""
-    return CheckFailed("a result", f"{type(error).__name__}: {error}{where}")
-
-
-def _is_students(frame: traceback.FrameSummary) -> bool:
-    """Whether a frame is of a notebook's cell: those have no file that stands in a package."""
-    return "site-packages" not in frame.filename and not Path(frame.filename).is_relative_to(Path(__file__).parents[1])
-
-
-def _where(error: BaseException) -> str:
-    """The innermost function that raised, such as `BlockManager.release`; empty at a cell's top level."""
-    step = error.__traceback__
-    while step is not None and step.tb_next is not None:
-        step = step.tb_next
-    name = "" if step is None else step.tb_frame.f_code.co_qualname
-    return "" if name.startswith(("<", "_names", "probe_")) else name

@@ -4,12 +4,16 @@ from itertools import pairwise
 from typing import Any
 
 from ai_playground.workspace import default_workspace
-from milestones import probes
-from milestones.harness import Check, CheckFailed
-from milestones.seed import SEED, ids
-from milestones.shapes import HEAVY_CACHE, SHAPES, TOY
+from checking.check import Check, CheckFailed
+from checking.evidence import judge_canaries, judge_refusal
+from checking.reference import TIE_TOLERANCE, build_model, prompt_ids, token_pass_flops
+from checking.seed import SEED, ids
+from checking.shapes import HEAVY_CACHE, SHAPES, TOY
+from checking.tokens import judge_tokens
+from milestones.m13 import probes
+from milestones.subjects import M13
 
-READ = "milestones/m13b.md"
+READ = "milestones/m13/m13b.md"
 SHIPPED = str(default_workspace())
 TEXTS = ("Once upon a time", "One day, a little girl", "There was a small dog who")
 BOTH = ("greedy_reference", "greedy_paged")
@@ -17,9 +21,6 @@ BOTH = ("greedy_reference", "greedy_paged")
 
 def judge_greedy(case: dict[str, Any], evidence: Any) -> None:
     """The tokens of full recompute, and exactly `n` of them."""
-    from milestones.judges import judge_tokens
-    from milestones.reference import TIE_TOLERANCE, prompt_ids
-
     judge_tokens(
         case.get("model") or {"workspace": SHIPPED},
         prompt_ids(case["prompt"]),
@@ -34,9 +35,6 @@ def judge_greedy(case: dict[str, Any], evidence: Any) -> None:
 
 def judge_work(case: dict[str, Any], evidence: Any) -> None:
     """Right tokens for the work of one pass a token: within a quarter of it, and each token looked up once."""
-    from milestones.judges import judge_canaries
-    from milestones.reference import build_model, token_pass_flops
-
     judge_greedy(case, evidence["output"])
     judge_canaries(evidence)
     passes = len(case["prompt"]) + case["n"] - 1
@@ -67,8 +65,6 @@ def judge_work(case: dict[str, Any], evidence: Any) -> None:
 
 def judge_memory(case: dict[str, Any], evidence: Any) -> None:
     """The cache is whole blocks, and stays where it is while tokens are added."""
-    from milestones.reference import build_model
-
     judge_greedy(case, evidence["output"])
     config, size = build_model(case["model"]).config, case["block_size"]
     cached = len(case["prompt"]) + case["n"] - 1
@@ -96,8 +92,6 @@ def judge_memory(case: dict[str, Any], evidence: Any) -> None:
 
 def judge_refused(case: dict[str, Any], evidence: Any) -> None:
     """A ValueError that names the numbers."""
-    from milestones.judges import judge_refusal
-
     judge_refusal(evidence, case["names"], case["label"])
 
 
@@ -169,6 +163,7 @@ CHECKS = (
         cases=_length_cases(),
         judge=judge_greedy,
         read=READ,
+        subject=M13,
     ),
     Check(
         name="m13b.shapes",
@@ -177,6 +172,7 @@ CHECKS = (
         cases=_shape_cases(),
         judge=judge_greedy,
         read=READ,
+        subject=M13,
     ),
     Check(
         name="m13b.shipped_prompts",
@@ -185,6 +181,7 @@ CHECKS = (
         cases=_shipped_cases(),
         judge=judge_greedy,
         read=READ,
+        subject=M13,
     ),
     Check(
         name="m13b.cached_work",
@@ -201,6 +198,7 @@ CHECKS = (
         ),
         judge=judge_work,
         read=READ,
+        subject=M13,
     ),
     Check(
         name="m13b.paged_memory",
@@ -219,6 +217,7 @@ CHECKS = (
         ),
         judge=judge_memory,
         read=READ,
+        subject=M13,
     ),
     Check(
         name="m13b.bfloat16",
@@ -230,6 +229,7 @@ CHECKS = (
         ),
         judge=judge_greedy,
         read=READ,
+        subject=M13,
     ),
     Check(
         name="m13b.fresh_prompts",
@@ -238,6 +238,7 @@ CHECKS = (
         cases=fresh_cases(SEED),
         judge=judge_greedy,
         read=READ,
+        subject=M13,
     ),
     Check(
         name="m13b.refusals",
@@ -263,5 +264,6 @@ CHECKS = (
         ),
         judge=judge_refused,
         read=READ,
+        subject=M13,
     ),
 )

@@ -8,20 +8,19 @@ import contextlib
 import hashlib
 import json
 import shutil
-import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ai_playground.workspace import default_workspace, read_config, save_checkpoint
-from milestones.engines import Engine
-from milestones.observe import Observer, TokenLog
-from milestones.reference import build_model, prompt_ids
+from checking.calling import OutOfPatience, observed, patience, refusal
+from checking.observe import Observer, TokenLog
+from checking.reference import build_model, prompt_ids
+from checking.student_engine import Engine
 
 SERVE_SECONDS = 6.0  # of CPU time; a right engine needs less than one for any case
 
@@ -78,19 +77,6 @@ def fingerprint(tensor: Tensor) -> list[Any]:
     return [list(values.shape), hashlib.sha256(values.numpy().tobytes()).hexdigest(), float(values.abs().sum())]
 
 
-def refusal(call: Any) -> dict[str, Any]:
-    """Whether a call raises ValueError, and what it says."""
-    try:
-        value = call()
-    except ValueError as error:
-        return {"raised": "ValueError", "message": str(error)}
-    except NotImplementedError:
-        raise
-    except Exception as error:
-        return {"raised": type(error).__name__, "message": str(error)}
-    return {"raised": None, "returned": repr(value)[:200]}
-
-
 def greedy(engine: Engine, case: dict[str, Any]) -> Any:
     """Call `case["function"]`: `greedy_reference` or `greedy_paged`, on `prompt` and `n`."""
     return getattr(engine, case["function"])(prompt_ids(case["prompt"]), case["n"], **_options(case))
@@ -107,29 +93,6 @@ def greedy_observed(engine: Engine, case: dict[str, Any]) -> dict[str, Any]:
     options = _options(case)
     function = getattr(engine, case["function"])
     return observed(options["model"], lambda: function(prompt_ids(case["prompt"]), case["n"], **options))
-
-
-def observed(model: nn.Module, call: Callable[[], Any]) -> dict[str, Any]:
-    """What a call returns, and what PyTorch sees of it.
-
-    A product of known size is counted before and after: if its cost is missing, the counting is broken
-    (`judges.judge_canaries`).
-    """
-    canary = torch.ones(8, 16), torch.ones(16, 32)
-    with Observer(model) as seen:
-        _ = canary[0] @ canary[1]
-        before = seen.flops
-        output = call()
-        after = seen.flops
-        _ = canary[0] @ canary[1]
-        canaries = [before, seen.flops - after]
-    return {
-        "output": output,
-        "canaries": canaries,
-        "flops": after - before,
-        "lookups": seen.calls,
-        "memory": seen.memory,
-    }
 
 
 def serve(engine: Engine, case: dict[str, Any]) -> dict[str, Any]:
@@ -159,7 +122,7 @@ def _serve(
     report, stopped = None, False
     with seen or contextlib.nullcontext():
         try:
-            with _patience(SERVE_SECONDS):
+            with patience(SERVE_SECONDS):
                 report = engine.serve(requests, case["max_new"], case.get("block_budget"), **options)
         except OutOfPatience:
             stopped = True
@@ -170,32 +133,6 @@ def _serve(
         "lookups": None,
         "memory": None,
     }
-
-
-class OutOfPatience(BaseException):
-    """Raised in an engine that goes on for ever; not an Exception, so that `except Exception` lets it through."""
-
-
-@contextlib.contextmanager
-def _patience(seconds: float) -> Iterator[None]:
-    """Stop what runs inside after so many seconds of CPU time, so that what was seen until then is not lost.
-
-    This needs POSIX signals; where there are none, whoever waits for the worker ends it.
-    """
-    if not hasattr(signal, "setitimer"):
-        yield
-        return
-
-    def stop(*_: object) -> None:
-        raise OutOfPatience
-
-    before = signal.signal(signal.SIGPROF, stop)
-    signal.setitimer(signal.ITIMER_PROF, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0.0)
-        signal.signal(signal.SIGPROF, before)
 
 
 def serve_refusal(engine: Engine, case: dict[str, Any]) -> dict[str, Any]:

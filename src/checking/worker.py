@@ -1,10 +1,10 @@
-"""The process in which student code runs: `python -m milestones.worker`.
+"""The process in which student code runs: `python -m checking.worker`.
 
 It reads one request a line from standard input and answers on what was its standard output, one JSON line a
 case, then one line that says how the request ended. Whatever the student's code prints goes to standard error.
 
-    request   {"id": 1, "engine": PATH, "probe": "module:function", "cases": [...], "limit": CPU seconds,
-               "wall": wall-clock seconds}
+    request   {"id": 1, "engine": PATH, "modules": {function: module}, "probe": "module:function", "cases": [...],
+               "limit": CPU seconds, "wall": wall-clock seconds}
     answer    {"id": 1, "case": 0, "evidence": ...}   or   {"id": 1, "case": 0, "error": {...}}
     end       {"id": 1, "end": "done" | "timeout" | "died", "code": exit status, "leftovers": bool}
 
@@ -30,6 +30,9 @@ from traceback import walk_stack
 from types import FrameType
 from typing import Any, TextIO
 
+from checking.frames import is_foreign
+from checking.student_engine import Engine
+
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # of Linux's prctl
 
 MAX_LINE = 16 * 2**20  # a longer answer is refused here, before it is sent
@@ -49,13 +52,11 @@ def plain(value: Any) -> Any:
     return {"not_plain": type(value).__qualname__, "repr": _short(value)}
 
 
-def error_of(error: BaseException, engine: Path) -> dict[str, Any]:
+def error_of(error: BaseException, engine: Path, probe: str) -> dict[str, Any]:
     """What went wrong, with the traceback's lines that stand in the student's own files."""
     folder = str(engine.parent if engine.is_file() else engine)
     frames = traceback.extract_tb(error.__traceback__)
-    # Frames of this package, of torch and of the import machinery would only hide the student's own.
-    foreign = {"milestones", "site-packages"}
-    own = [f for f in frames if not foreign & set(Path(f.filename).parts) and "importlib" not in f.filename]
+    own = [f for f in frames if not is_foreign(f.filename, probe)]
     lines = [f"{Path(f.filename).name}:{f.lineno} in {f.name}: {f.line}" for f in own]
     if isinstance(error, SyntaxError) and error.filename:
         lines.append(f"{Path(error.filename).name}:{error.lineno}: {(error.text or '').strip()}")
@@ -68,10 +69,10 @@ def error_of(error: BaseException, engine: Path) -> dict[str, Any]:
     }
 
 
-def _told(error: BaseException, engine: Path) -> dict[str, Any]:
+def _told(error: BaseException, engine: Path, probe: str) -> dict[str, Any]:
     """`error_of`, or less of it where the student's code has broken what that needs."""
     try:
-        return error_of(error, engine)
+        return error_of(error, engine, probe)
     except Exception:
         return {"type": type(error).__name__, "message": _short(error, 2_000), "traceback": []}
 
@@ -89,9 +90,7 @@ def run_request(request: dict[str, Any], channel: TextIO) -> None:
     engine_path = Path(request["engine"])
     module, function = request["probe"].split(":")
     probe = getattr(importlib.import_module(module), function)
-    from milestones.engines import Engine
-
-    engine = Engine(engine_path)
+    engine = Engine(engine_path, request["modules"])
     # Should it not come back, it says where it was just before its time is up.
     _say_where_after(0.8 * request["limit"])
     for index, case in enumerate(request["cases"]):
@@ -101,7 +100,7 @@ def run_request(request: dict[str, Any], channel: TextIO) -> None:
             answer["evidence"] = evidence = plain(probe(engine, case))
             stopped = isinstance(evidence, dict) and evidence.get("stopped") is True
         except BaseException as error:  # SystemExit and KeyboardInterrupt are the student's doing too
-            answer["error"] = _told(error, engine_path)
+            answer["error"] = _told(error, engine_path, module)
         line = json.dumps(answer)
         if len(line) > MAX_LINE:
             found = {"type": "OutputTooLarge", "message": f"the result is {len(line)} characters long"}
@@ -191,8 +190,9 @@ def main() -> None:
 
     import torch
 
-    import milestones.observe
-    import milestones.probes  # loaded before any student code, and before the forks
+    import checking.calling
+    import checking.observe
+    import checking.reference  # loaded before any student code, and before the forks
 
     torch.set_num_threads(int(os.environ.get("COURSE_THREADS", "1")))
     forking = forks()
@@ -205,7 +205,7 @@ def main() -> None:
         if forking:
             importlib.import_module(request["probe"].split(":")[0])  # once, and not in each fork
             if any("observe" in case for case in request["cases"]):
-                milestones.observe.warm_up()
+                checking.observe.warm_up()
             run_forked(request, channel)
         else:
             run_request(request, channel)

@@ -2,21 +2,22 @@
 
 from typing import Any
 
-from ai_playground.workspace import default_workspace
-from milestones import probes
-from milestones.harness import Check, CheckFailed
-from milestones.shapes import SHAPES
+import torch
 
-READ = "milestones/m13a.md"
+from ai_playground.workspace import default_workspace
+from checking.check import Check, CheckFailed
+from checking.evidence import judge_refusal
+from checking.reference import build_model
+from checking.shapes import SHAPES
+from milestones.m13 import probes
+from milestones.subjects import M13
+
+READ = "milestones/m13/m13a.md"
 SHIPPED = str(default_workspace())
 
 
 def judge_load(case: dict[str, Any], evidence: Any) -> None:
     """Eval mode, no gradient, the configuration, and logits within 1e-5 of the reference's."""
-    import torch
-
-    from milestones.reference import build_model
-
     if evidence is None or evidence.get("returned") != "Module":
         returned = (evidence or {}).get("returned", "NoneType")
         found = "None" if returned == "NoneType" else f"a {returned}"
@@ -83,8 +84,6 @@ def _nearly(found: list[Any], expected: list[Any]) -> bool:
 
 def judge_damaged(case: dict[str, Any], evidence: Any) -> None:
     """The damaged tensor is named."""
-    from milestones.judges import judge_refusal
-
     ((kind, name),) = case["damage"].items()
     what = {"drop": "is missing", "add": "does not belong there", "cut": "has the wrong shape"}[kind]
     judge_refusal(evidence, [name], f"the tensor {name} {what}")
@@ -101,6 +100,7 @@ CHECKS = (
         cases=({"label": "load_model(checkpoints/myllm)", "workspace": SHIPPED, "tokens": TOKENS},),
         judge=judge_load,
         read=READ,
+        subject=M13,
     ),
     Check(
         name="m13a.other_shapes",
@@ -112,6 +112,7 @@ CHECKS = (
         ),
         judge=judge_load,
         read=READ,
+        subject=M13,
     ),
     Check(
         name="m13a.damaged_checkpoint",
@@ -128,5 +129,6 @@ CHECKS = (
         ),
         judge=judge_damaged,
         read=READ,
+        subject=M13,
     ),
 )

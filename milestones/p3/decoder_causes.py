@@ -1,4 +1,4 @@
-"""From p3's wrong tokens to the mistake that makes them, as `diagnose` does it for M13's engines."""
+"""From p3's wrong tokens to the mistake that makes them, as `checking.replay` does it for M13's engines."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -8,8 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from milestones.p3_probes import variants
-from milestones.reference import build_model, first_divergence, greedy
+from checking.reference import first_divergence, greedy
+from milestones.p3.decoder_probes import variants
+from milestones.p3.given_models import build_gpt
 from projects.p3_kv_serve.given_model import GPT
 
 
@@ -25,7 +26,7 @@ def cause_of(case: dict[str, Any], new: list[int], at: int, evidence: dict[str, 
         at: where the first wrong one is.
         evidence: the probe's, with its "variants" if it made them.
     """
-    model, prompt, n = build_model(case["model"]), case["prompt"], case["n"]
+    model, prompt, n = build_gpt(case["model"]), case["prompt"], case["n"]
     if n > 2 and new[: n - 1] == greedy(model, prompt, n)[1:]:
         return "the first new token is missing: the logits after the prompt's last token already give one"
     if case["function"] == "generate_full":
@@ -77,7 +78,7 @@ def cause_of(case: dict[str, Any], new: list[int], at: int, evidence: dict[str, 
 
 def _is_right(case: dict[str, Any], value: Any) -> bool:
     """Whether a variant came out right; False too where the right text hardly varies and chance may decide."""
-    right = greedy(build_model(case["model"]), case["prompt"], case["n"])
+    right = greedy(build_gpt(case["model"]), case["prompt"], case["n"])
     return value == case["prompt"] + right and len(set(right)) >= len(right) / 3
 
 

@@ -1,0 +1,67 @@
+"""One check from end to end: ask the worker for the evidence, and judge it here, case by case."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+from checking.check import Check, CheckFailed, Result, will_be_shown
+from checking.messages import explain, no_answer, raised
+from checking.supervisor import Answer, Worker
+
+
+def run_check(check: Check, engine: Path, worker: Worker) -> Result:
+    """Ask the worker for the evidence and judge it, case by case.
+
+    Raises:
+        WorkerBroken: see `Worker.ready`.
+    """
+    start = time.monotonic()
+    answer = worker.ask(check.subject, engine, check.probe, list(check.cases), check.limit)
+    result = Result(check, "passed", evidence=[case.get("evidence") for case in answer.cases])
+    result.timed_out = answer.end == "timeout"
+    for index, case in enumerate(check.cases):
+        shown = will_be_shown.set(result.status == "passed")
+        try:
+            _judge_case(check, case, index, answer)
+            result.passed += 1
+        except _NotWritten as note:
+            result.status, result.message = "not_written", str(note)
+            break
+        except CheckFailed as failure:
+            if result.status == "passed":
+                result.status, result.message = "failed", explain(check, case, failure, answer.printed)
+        finally:
+            will_be_shown.reset(shown)
+    if result.status == "passed" and answer.end != "done":
+        result.status = "failed"
+        result.message = explain(check, {}, no_answer(check, answer), answer.printed)
+    result.seconds = time.monotonic() - start
+    return result
+
+
+class _NotWritten(Exception):
+    """The student's code says of itself that this part is still to be written."""
+
+
+def _judge_case(check: Check, case: dict[str, Any], index: int, answer: Answer) -> None:
+    if index >= len(answer.cases):
+        raise no_answer(check, answer)
+    error = answer.cases[index].get("error")
+    if isinstance(error, dict) and error.get("not_written"):
+        lines = error.get("traceback")
+        where = str(lines[-1]).split(" in ")[0] if isinstance(lines, list) and lines else "no traceback"
+        raise _NotWritten(f"{error.get('message')} ({where})")  # where: the file and the line
+    if isinstance(error, dict):
+        raise raised(check, error)
+    _judge(check, case, answer.cases[index].get("evidence"))
+
+
+def _judge(check: Check, case: dict[str, Any], evidence: Any) -> None:
+    """The check's judge. Evidence can be forged, so what a judge stumbles over is a failed check, not a crash."""
+    try:
+        check.judge(case, evidence)
+    except CheckFailed:
+        raise
+    except Exception as error:
+        found = f"something else ({type(error).__name__}: {str(error)[:200]})"
+        raise CheckFailed("evidence in the form that the probe gives it", found) from error
