@@ -61,12 +61,13 @@ def grade(
     """Judge a class: results, gradebook, reports and grades.csv, below grading/class/ASSIGNMENT."""
     from checking.supervisor import WorkerBroken
     from grading import run  # here and not above: it loads torch, which the other sub-commands do without
-    from grading.sandbox import SandboxError
+    from grading.folders import SUBMITTED
+    from grading.judging.sandbox import SandboxError
 
     console = Console()
     try:
         done = run.grade(
-            inbox or run.SUBMITTED, assignment, jobs=jobs or run.default_jobs(), force=force, unsafe=unsafe,
+            inbox or SUBMITTED, assignment, jobs=jobs or run.default_jobs(), force=force, unsafe=unsafe,
             scheduler=scheduler, console=console,
         )  # fmt: skip
         run.publish(done, assignment, gradebook=gradebook, roster=roster, console=console)

@@ -17,14 +17,15 @@ from rich.table import Table
 
 from ai_playground.checkout import repo_root
 from grading.assignments import ASSIGNMENTS
-from grading.grade import CLASS, Results, check_reference, judge_class, key_of, local_pool, reference_submission
+from grading.folders import CLASS, RECEIVED, SUBMITTED
 from grading.intake import Submission, find_submissions, take_in
+from grading.judging.judging_pool import judge_class, local_pool
+from grading.judging.one_submission import key_of
+from grading.judging.results import Results
+from grading.judging.sandbox import Sandbox
+from grading.judging.solution_first import check_reference, reference_submission
 from grading.release import stale
 from grading.report import parts_of
-from grading.sandbox import Sandbox
-
-SUBMITTED = CLASS / "submitted"
-RECEIVED = CLASS / "received"  # what `nbgrader collect` brought, as it came
 
 
 @dataclass
