@@ -20,11 +20,11 @@ from ai_playground.checkout import repo_root
 from ai_playground.workspace import write_json
 from checking.supervisor import Worker
 from grading.assignments import ASSIGNMENTS
-from grading.intake import take_in
+from grading.intake.take_in import take_in
 from grading.judging.one_submission import judge
 from grading.judging.sandbox import Sandbox, SandboxError
 from grading.judging.sandbox_view import inner_env, limits
-from grading.nbgrader_hooks import unit_report
+from grading.report.words import unit_report
 
 HIDDEN_FROM_STUDENTS = ("solutions", "grading")
 
@@ -60,7 +60,8 @@ def build(out: Path, assignment: str = "m13") -> list[str]:
     root = repo_root()
     patterns = ("pyproject.toml", "README.md", "LICENSE", "src/**/*", "milestones/**/*", "assignments/m13/*",
                 "checkpoints/myllm/**/*", "projects/p3_kv_serve/*", "solutions/*/hidden*",
-                "grading/*.py", "grading/judging/*.py")  # fmt: skip
+                "grading/*.py",
+                "grading/intake/*.py", "grading/judging/*.py", "grading/report/*.py")  # fmt: skip
     paths = sorted(
         {
             path

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
 from typing import Any
 
-from grading.intake import Submission
+from grading.intake.submission import Submission
 from grading.judging.one_submission import clean, judge, key_of
 from grading.judging.sandbox import Sandbox
 

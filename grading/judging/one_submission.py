@@ -22,7 +22,7 @@ from checking.check import Check, Result
 from checking.judging import run_check
 from checking.supervisor import Worker
 from grading.assignments import ASSIGNMENTS, CHECKED_WITH, Unit, place
-from grading.intake import Submission
+from grading.intake.submission import Submission
 from grading.judging.sandbox import Sandbox
 from milestones.m13 import probes
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from ai_playground.checkout import repo_root
 from grading.assignments import released
-from grading.intake import Submission
+from grading.intake.submission import Submission
 from grading.judging.sandbox import SandboxError
 
 

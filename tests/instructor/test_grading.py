@@ -14,7 +14,8 @@ import pytest
 
 from ai_playground.checkout import repo_root
 from grading.assignments import ASSIGNMENTS, Unit, Worth
-from grading.intake import find_submissions, take_in
+from grading.intake.inbox import find_submissions
+from grading.intake.take_in import take_in
 from grading.judging import judging_pool, one_submission
 from grading.judging.judging_pool import judge_class
 from grading.judging.sandbox import FIRST_UID, Sandbox

@@ -15,7 +15,7 @@ import pytest
 from ai_playground.checkout import repo_root
 from grading import gradescope
 from grading.assignments import released
-from grading.intake import Submission
+from grading.intake.submission import Submission
 from grading.judging import judging_pool
 from grading.judging.judging_pool import judge_class
 from grading.judging.one_submission import key_of

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from grading.assignments import ASSIGNMENTS, released
-from grading.intake import Submission
+from grading.intake.submission import Submission
 from grading.judging.one_submission import judge
 from grading.judging.sandbox import Sandbox
 
