@@ -22,7 +22,7 @@ from nbgrader.preprocessors import (  # noqa: E402
 )
 
 from grading.nbgrader_hooks import BlankHiddenTests, JudgedResults, StripModules  # noqa: E402
-from grading.release import module_stubs  # noqa: E402
+from grading.release.stubs import module_stubs  # noqa: E402
 
 c = get_config()  # noqa: F821  (nbgrader defines it)
 

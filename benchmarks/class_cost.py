@@ -1,4 +1,4 @@
-"""What grading a class costs here, and in plain serial nbgrader: `uv run python -m benchmarks.grading`.
+"""What grading a class costs here, and in plain serial nbgrader: `uv run python -m benchmarks.class_cost`.
 
 The same submissions are graded in two fresh clones of this checkout (so commit first). In the plain one nbgrader runs
 the students' notebooks itself, one after the other and without a sandbox, and the milestones' cells run the hidden
@@ -22,7 +22,7 @@ from typing import Any
 
 from ai_playground.checkout import repo_root
 from ai_playground.workspace import write_json
-from benchmarks.run import machine
+from benchmarks.rounds import machine
 
 OUT = Path(__file__).parent / "results" / "grading.json"
 PLAIN_CONFIG = """

@@ -6,8 +6,12 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from grading.markers import ReleaseError
-from grading.release import ROOT, regenerate, release_to, stale
+from ai_playground.checkout import repo_root
+from grading.release.markers import ReleaseError
+from grading.release.student_half import release_to
+from grading.release.student_tree import regenerate, stale
+
+ROOT = repo_root()
 
 
 def register(app: typer.Typer) -> None:
@@ -60,16 +64,17 @@ def grade(
 ) -> None:
     """Judge a class: results, gradebook, reports and grades.csv, below grading/class/ASSIGNMENT."""
     from checking.supervisor import WorkerBroken
-    from grading import run  # here and not above: it loads torch, which the other sub-commands do without
-    from grading.sandbox import SandboxError
+    from grading import class_run  # here and not above: it loads torch, which the other sub-commands do without
+    from grading.folders import SUBMITTED
+    from grading.judging.sandbox import SandboxError
 
     console = Console()
     try:
-        done = run.grade(
-            inbox or run.SUBMITTED, assignment, jobs=jobs or run.default_jobs(), force=force, unsafe=unsafe,
+        done = class_run.grade(
+            inbox or SUBMITTED, assignment, jobs=jobs or class_run.default_jobs(), force=force, unsafe=unsafe,
             scheduler=scheduler, console=console,
         )  # fmt: skip
-        run.publish(done, assignment, gradebook=gradebook, roster=roster, console=console)
+        class_run.publish(done, assignment, gradebook=gradebook, roster=roster, console=console)
     except (SandboxError, WorkerBroken, ValueError) as error:
         typer.echo(f"Nothing was graded.\n{error}", err=True)
         raise typer.Exit(1) from None

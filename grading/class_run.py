@@ -17,14 +17,17 @@ from rich.table import Table
 
 from ai_playground.checkout import repo_root
 from grading.assignments import ASSIGNMENTS
-from grading.grade import CLASS, Results, check_reference, judge_class, key_of, local_pool, reference_submission
-from grading.intake import Submission, find_submissions, take_in
-from grading.release import stale
-from grading.report import parts_of
-from grading.sandbox import Sandbox
-
-SUBMITTED = CLASS / "submitted"
-RECEIVED = CLASS / "received"  # what `nbgrader collect` brought, as it came
+from grading.folders import CLASS, RECEIVED, SUBMITTED
+from grading.intake.inbox import find_submissions
+from grading.intake.submission import Submission
+from grading.intake.take_in import take_in
+from grading.judging.judging_pool import judge_class, local_pool
+from grading.judging.one_submission import key_of
+from grading.judging.results import Results
+from grading.judging.sandbox import Sandbox
+from grading.judging.solution_first import check_reference, reference_submission
+from grading.release.student_tree import stale
+from grading.report.words import parts_of
 
 
 @dataclass
@@ -74,51 +77,69 @@ def grade(
     make_executor: Callable[[], Executor] = partial(_dask, scheduler) if scheduler else partial(local_pool, jobs)
     window = 64 if scheduler else jobs + 1  # one ready for each process that becomes free
     if not scheduler:
-        with Sandbox(unsafe) as sandbox:
-            seen = sandbox.check()
-        if unsafe:
-            console.print("[bold red]--unsafe: student code runs as you, without a sandbox[/]")
-        else:
-            group = seen["memory_group"]
-            console.print(f"sandbox: holds; memory of all processes together limited by: {group}")
+        _check_sandbox(unsafe, console)
     run = Run([], [], {})
     with _progress(console) as progress:
         _judge_reference(assignment, results.folder.parent, make_executor, unsafe, progress)
-        task = progress.add_task("submissions", total=len(found))
-        in_hand: dict[str, float] = {}
-
-        def show() -> None:
-            names = ", ".join(list(in_hand)[:jobs])
-            progress.update(task, description=f"judging {names}" if names else "submissions")
-
-        def started(student: str) -> None:
-            in_hand[student] = time.monotonic()
-            show()
-
-        def changed() -> Iterator[Submission]:
-            for student, path in found.items():
-                own = path / assignment  # nbgrader's layout
-                submission = take_in(student, own if own.is_dir() else path, assignment)
-                store(submission, path)
-                earlier = results.read(student)
-                if earlier and earlier.get("key") == key_of(submission, unsafe):
-                    submission.notes = submission.notes or earlier["notes"]
-                    if not force:
-                        run.unchanged.append(student)
-                        progress.advance(task)
-                        continue
-                yield submission
-
-        for result in judge_class(changed(), make_executor, unsafe=unsafe, window=window, on_start=started):
-            in_hand.pop(result["student"], None)
+        shown = _Shown(progress, len(found), jobs)
+        changed = _changed(found, assignment, results, unsafe, force, run, shown)
+        for result in judge_class(changed, make_executor, unsafe=unsafe, window=window, on_start=shown.started):
             if "error" in result:
                 run.errors[result["student"]] = result["error"]
             else:
                 results.write(result)
                 run.judged.append(result["student"])
-            progress.advance(task)
-            show()
+            shown.done(result["student"])
     return run
+
+
+def _check_sandbox(unsafe: bool, console: Console) -> None:
+    with Sandbox(unsafe) as sandbox:
+        seen = sandbox.check()
+    if unsafe:
+        console.print("[bold red]--unsafe: student code runs as you, without a sandbox[/]")
+    else:
+        console.print(f"sandbox: holds; memory of all processes together limited by: {seen['memory_group']}")
+
+
+def _changed(
+    found: dict[str, Path], assignment: str, results: Results, unsafe: bool, force: bool, run: Run, shown: "_Shown"
+) -> Iterator[Submission]:
+    """Take everybody in, note in `run` who has a result already, and yield the others."""
+    for student, path in found.items():
+        own = path / assignment  # nbgrader's layout
+        submission = take_in(student, own if own.is_dir() else path, assignment)
+        store(submission, path)
+        earlier = results.read(student)
+        if earlier and earlier.get("key") == key_of(submission, unsafe):
+            submission.notes = submission.notes or earlier["notes"]
+            if not force:
+                run.unchanged.append(student)
+                shown.done(student)
+                continue
+        yield submission
+
+
+class _Shown:
+    """The progress of the submissions, and who is in hand."""
+
+    def __init__(self, progress: Progress, total: int, jobs: int) -> None:
+        self.progress, self.jobs = progress, jobs
+        self.task = progress.add_task("submissions", total=total)
+        self.in_hand: dict[str, None] = {}
+
+    def started(self, student: str) -> None:
+        self.in_hand[student] = None
+        self._show()
+
+    def done(self, student: str) -> None:
+        self.in_hand.pop(student, None)
+        self.progress.advance(self.task)
+        self._show()
+
+    def _show(self) -> None:
+        names = ", ".join(list(self.in_hand)[: self.jobs])
+        self.progress.update(self.task, description=f"judging {names}" if names else "submissions")
 
 
 def publish(run: Run, assignment: str = "m13", *, gradebook: bool, roster: Path | None, console: Console) -> None:
@@ -128,7 +149,9 @@ def publish(run: Run, assignment: str = "m13", *, gradebook: bool, roster: Path 
         ValueError: a roster that is none.
     """
     from grading import gradebook as book
-    from grading import report
+    from grading.grades_csv import grades_csv
+    from grading.report.class_page import write_reports
+    from grading.report.similar_files import similarities
 
     results, work = Results(assignment), CLASS / assignment
     everybody = [result for student in sorted([*run.judged, *run.unchanged]) if (result := results.read(student))]
@@ -145,9 +168,9 @@ def publish(run: Run, assignment: str = "m13", *, gradebook: bool, roster: Path 
         scores |= {student: score for student, score in book.scores(assignment).items() if student in scores}
     with console.status("similarities and reports"):
         folders = {result["student"]: SUBMITTED / result["student"] / assignment for result in everybody}
-        similar = report.similarities(folders, assignment) if len(folders) > 1 else []
-        report.write_reports(work / "reports", assignment, everybody, run.errors, similar)
-    table = report.grades_csv(scores, assignment, roster.read_text(encoding="utf-8") if roster else None)
+        similar = similarities(folders, assignment) if len(folders) > 1 else []
+        write_reports(work / "reports", assignment, everybody, run.errors, similar)
+    table = grades_csv(scores, assignment, roster.read_text(encoding="utf-8") if roster else None)
     (work / "grades.csv").write_text(table, encoding="utf-8")
     console.print(_table(everybody, scores))
     for student, why in run.errors.items():
