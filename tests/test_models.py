@@ -285,6 +285,9 @@ def test_generation_stops_after_the_end_token_and_refuses_what_does_not_fit() ->
     tokens = greedy(model, [5, 6], 20)
     end = tokens[6]
     assert list(generate(model, [5, 6], 20, eos_id=end)) == tokens[: tokens.index(end) + 1]
+    other = next(token for token in range(97) if token not in tokens)
+    assert list(generate(model, [5, 6], 20, eos_id=(other, end))) == tokens[: tokens.index(end) + 1]
+    assert greedy(model, [5, 6], 20, (other, end)) == tokens[: tokens.index(end) + 1]
     for arguments, words in (
         (([], 3), "empty"),
         (([1], config.max_seq_len), "max_seq_len 96"),
@@ -305,9 +308,36 @@ def test_generation_stops_after_the_end_token_and_refuses_what_does_not_fit() ->
         ({"head_dim": 7}, "head_dim must be even"),
         ({"head_dim": None, "dim": 50}, "multiple of n_heads"),
         ({"eos_id": 97}, r"eos_id must be in \[0, 97\), got 97"),
+        ({"eos_id": (3, 97)}, r"eos_id must be in \[0, 97\), got 97"),
+        ({"eos_id": ("</s>",)}, r"eos_id must be in \[0, 97\), got '</s>'"),
+        ({"eos_id": ()}, "at least one token id"),
+        ({"qkv_bias": 1}, "qkv_bias must be true or false"),
         ({"dim": True}, "dim must be a positive integer"),
     ],
 )
 def test_a_shape_that_cannot_be_built_is_refused_by_name(change: dict, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         TransformerConfig(**(SHAPES["gqa"] | change))
+
+
+@pytest.mark.parametrize(("change", "names"), [({"qkv_bias": True}, ["bias"]), ({"qk_norm": True}, ["norm.weight"])])
+def test_what_a_neighbour_of_llama_has_more_is_inside_its_projections(change: dict, names: list[str]) -> None:
+    """So that an engine that calls `wq`, `wk` and `wv` need not know it."""
+    plain = set(random_model(TransformerConfig(**SHAPES["gqa"]), 1).state_dict())
+    model = random_model(TransformerConfig(**SHAPES["gqa"], **change), 1)
+    more = set(model.state_dict()) - plain
+    assert plain < set(model.state_dict())
+    inside = ("wq", "wk", "wv") if "qkv_bias" in change else ("wq", "wk")
+    assert more == {f"layers.{i}.attn.{w}.{n}" for i in range(model.config.n_layers) for w in inside for n in names}
+    tokens = torch.tensor([[5, 6, 7]])
+    before = model(tokens)
+    for name in more:
+        model.state_dict()[name].mul_(3.0)
+    assert not torch.allclose(model(tokens), before), "they are used"
+    assert TransformerConfig.from_dict(model.config.to_dict()) == model.config
+
+
+def test_several_end_tokens_survive_the_configurations_json() -> None:
+    config = TransformerConfig(**SHAPES["gqa"], eos_id=[3, 5])
+    assert config.eos_id == (3, 5)
+    assert TransformerConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config

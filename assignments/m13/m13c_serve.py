@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
+from ai_playground.models import end_tokens
 from m13b_greedy import BlockManager, PagedKVCache, check_request, default_model, paged_forward
 
 
@@ -29,9 +30,13 @@ class Sequence:
     def __len__(self) -> int:
         return len(self.prompt) + len(self.output)
 
-    def finished(self, eos_id: int | None) -> bool:
-        """Whether its last token is made: `max_new` of them, or `eos_id`, which is kept as the last."""
-        return len(self.output) == self.max_new or (bool(self.output) and self.output[-1] == eos_id)
+    def finished(self, eos_id: int | tuple[int, ...] | None) -> bool:
+        """Whether its last token is made: `max_new` of them, or an end token, which is kept as the last.
+
+        Args:
+            eos_id: the end token, or several: chat models have one for the end of a text and one for their turn.
+        """
+        return len(self.output) == self.max_new or (bool(self.output) and self.output[-1] in end_tokens(eos_id))
 
 
 class ModelRunner:
@@ -87,7 +92,7 @@ class Engine:
         block_size: int = 16,
         max_batch: int = 8,
         continuous: bool = True,
-        eos_id: int | None = None,
+        eos_id: int | tuple[int, ...] | None = None,
         make_runner: Callable[[nn.Module, int, int], ModelRunner] = ModelRunner,
     ) -> None:
         self.manager = BlockManager(num_blocks, block_size)
@@ -182,7 +187,7 @@ def serve(
     block_size: int = 16,
     max_batch: int = 8,
     continuous: bool = True,
-    eos_id: int | None = None,
+    eos_id: int | tuple[int, ...] | None = None,
     on_step: Callable[[dict[str, int]], None] | None = None,
 ) -> dict:
     """Serve all requests through one paged pool and report what happened.
@@ -195,7 +200,7 @@ def serve(
         block_size: token slots in a block.
         max_batch: sequences that run at the same time, at most.
         continuous: False serves in static batches, for comparison.
-        eos_id: a token that ends its request early; it is kept as the last of the output.
+        eos_id: a token that ends its request early, or several of them; it is kept as the last of the output.
         on_step: called with each new record of the history, for a progress bar.
 
     Returns:

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from ai_playground.models import end_tokens
 from ai_playground.prompts import FINALE_PROMPTS
 from ai_playground.workspace import default_workspace, load_tokenizer, record_metrics
 from checking.check import Check, CheckFailed
@@ -41,7 +42,7 @@ def judge_finale(case: dict[str, Any], evidence: Any) -> None:
             "FINALE_PROMPTS in their order, and report the tokens of the first?"
         )
         raise
-    if len(output) < 32 and output[-1:] != [config.eos_id]:
+    if len(output) < 32 and not (output and output[-1] in end_tokens(config.eos_id)):
         raise CheckFailed("a text of at least 32 tokens, or one that ends with the end token", f"{len(output)} tokens")
     text, expected = report.get("text"), tokenizer.decode(output)
     if text != expected:

@@ -177,10 +177,12 @@ class PackedModel:
                 who keeps no other reference never holds the model twice.
 
         Raises:
-            NotBuilt: see `library`; also for another dtype or device.
+            NotBuilt: see `library`; also for another dtype, device or family.
         """
         self.library = library()
         self.config = config
+        if config.qkv_bias or config.qk_norm:
+            raise NotBuilt("it knows no biases and no norms inside wq, wk and wv, which this model has")
         first = weights["embedding.weight"]
         if first.dtype not in (torch.float32, torch.bfloat16) or first.device.type != "cpu":
             raise NotBuilt(f"it takes float32 and bfloat16 on the CPU, not {first.dtype} on {first.device}")

@@ -16,8 +16,16 @@ class Tokenizer:
     every training story started that way; `decode` leaves special tokens out.
     """
 
-    def __init__(self, backend: tokenizers.Tokenizer) -> None:
+    def __init__(self, backend: tokenizers.Tokenizer, rows: int = 0) -> None:
+        """Wrap a tokenizer.
+
+        Args:
+            backend: what does the work.
+            rows: ids that the model can write, if they are more than there are tokens: many models pad their
+                vocabulary to a round number. Such an id decodes to nothing.
+        """
         self.backend = backend
+        self.rows = rows
 
     @property
     def vocab_size(self) -> int:
@@ -28,6 +36,10 @@ class Tokenizer:
         """Token ids of a text that begins a document."""
         return self.backend.encode(text).ids
 
+    def encode_as_written(self, text: str) -> list[int]:
+        """Token ids of a text that has its special tokens in it, as a rendered chat template does: none is added."""
+        return self.backend.encode(text, add_special_tokens=False).ids
+
     def encode_batch(self, texts: list[str]) -> list[list[int]]:
         """`encode` of each text, on all cores."""
         return [encoding.ids for encoding in self.backend.encode_batch(texts)]
@@ -36,11 +48,12 @@ class Tokenizer:
         """The text of token ids, without special tokens.
 
         Raises:
-            ValueError: an id outside the vocabulary (the backend would skip it without a word).
+            ValueError: an id that the model cannot have written (the backend would skip it without a word).
         """
+        limit = max(self.vocab_size, self.rows)
         for position, token in enumerate(ids):
-            if not 0 <= token < self.vocab_size:
-                raise ValueError(f"token id {token} at position {position} is outside [0, {self.vocab_size})")
+            if not 0 <= token < limit:
+                raise ValueError(f"token id {token} at position {position} is outside [0, {limit})")
         return self.backend.decode(ids, skip_special_tokens=True)
 
     def token_id(self, token: str) -> int | None:
@@ -52,8 +65,8 @@ class Tokenizer:
         self.backend.save(str(path))
 
     @classmethod
-    def from_file(cls, path: Path) -> "Tokenizer":
-        """Read a `tokenizer.json`.
+    def from_file(cls, path: Path, rows: int = 0) -> "Tokenizer":
+        """Read a `tokenizer.json`; `rows` is that of `Tokenizer`.
 
         Raises:
             ValueError: the file is missing or is not one.
@@ -61,7 +74,7 @@ class Tokenizer:
         if not path.is_file():
             raise ValueError(f"{path} does not exist: a workspace needs the tokenizer its model was trained with")
         try:
-            return cls(tokenizers.Tokenizer.from_file(str(path)))
+            return cls(tokenizers.Tokenizer.from_file(str(path)), rows)
         except Exception as error:  # the backend raises bare Exception
             raise ValueError(f"{path} is not a tokenizer.json: {error}") from None
 

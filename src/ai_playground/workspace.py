@@ -112,7 +112,8 @@ def load_tokenizer(ws: Path) -> Tokenizer:
         WorkspaceError: it is missing or is not a tokenizer.
     """
     try:
-        return Tokenizer.from_file(_require(ws, "tokenizer.json"))
+        path = _require(ws, "tokenizer.json")
+        return Tokenizer.from_file(path, read_config(ws).vocab_size if (ws / "config.json").is_file() else 0)
     except WorkspaceError:
         raise
     except ValueError as error:

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from ai_playground.models import end_tokens
 from ai_playground.workspace import load_tokenizer
 from checking.causes import likely_cause
 from checking.check import CheckFailed, will_be_shown
@@ -42,7 +43,7 @@ def judge_tokens(
     n: int,
     value: Any,
     what: str,
-    eos_id: int | None = None,
+    eos_id: int | tuple[int, ...] | None = None,
     tolerance: float = TIE_TOLERANCE,
     block_size: int = 16,
     paged: bool = True,
@@ -73,19 +74,21 @@ def judge_tokens(
             raise CheckFailed(f"{what}: the {n} new tokens", found, "the prompt is in it: return only what is new")
         cause = one + "is a request done as soon as it has its last token, also when a prefill makes that token?"
         raise CheckFailed(f"{what}: {n} tokens", found, cause)
-    if eos_id is not None and eos_id in output:
-        first = output.index(eos_id)
+    ends = end_tokens(eos_id)
+    first = next((index for index, token in enumerate(output) if token in ends), None)
+    if first is not None:
         if first != len(output) - 1:
             raise CheckFailed(
-                f"{what}: nothing after the end token {eos_id} at position {first}",
+                f"{what}: nothing after the end token {output[first]} at position {first}",
                 f"{len(output) - 1 - first} more",
                 "the end token is not noticed where it was made: a prefill can make it too",
             )
     elif len(output) < n:
         short = n - len(output)
-        if eos_id is not None and greedy(model, prompt + output, 1) == [eos_id]:
+        following = greedy(model, prompt + output, 1)
+        if following[0] in ends:
             raise CheckFailed(
-                f"{what}: ... and {eos_id}, the end token, as the last of the output",
+                f"{what}: ... and {following[0]}, the end token, as the last of the output",
                 f"it stops before: {around(output, len(output) - 1)}",
                 "the end token is missing: it ends the request, and it is kept",
             )

@@ -22,9 +22,8 @@ def import_model(
         source = importing.import_model(model, workspace)
     except ValueError as error:
         stop(str(error))
-    parameters = sum(tensor.numel() for tensor in source.weights.values())
     console.print(
-        f"{workspace}: {parameters:,} parameters, {source.config.n_layers} layers, a vocabulary of "
+        f"{workspace}: {source.parameters:,} parameters, {source.config.n_layers} layers, a vocabulary of "
         f"{source.config.vocab_size:,}. Try: course serve --workspace {workspace} "
         + ("--chat 'What is a cache?'" if source.chat_template else "'Once upon a time'")
     )
@@ -38,7 +37,7 @@ def serve(
     chat: Annotated[bool, typer.Option("--chat", help="Put each prompt as a question to a chat model.")] = False,
 ) -> None:
     """Serve prompts of your own, greedily, through an engine."""
-    from ai_playground.importing import chat_prompt
+    from ai_playground.importing import chat_ids
     from ai_playground.workspace import default_workspace, load_tokenizer
     from milestones.subjects import M13
 
@@ -46,7 +45,7 @@ def serve(
     try:
         functions = M13.engine(M13.find(engine or default_engine()))
         model, tokenizer = functions.load_model(ws), load_tokenizer(ws)
-        requests = [tokenizer.encode(chat_prompt(ws, prompt) if chat else prompt) for prompt in prompts]
+        requests = [chat_ids(ws, prompt) if chat else tokenizer.encode(prompt) for prompt in prompts]
         report = functions.serve(requests, max_new, model=model, eos_id=model.config.eos_id)
     except NotImplementedError as error:
         stop(f"This part is not written yet. {error}")

@@ -231,7 +231,7 @@ _ADMIT = """            seq = self.waiting[0]
                 break  # first come, first served: nobody overtakes the one that does not fit
             self.running.append(self.waiting.popleft())
 """
-_FINISHED = "return len(self.output) == self.max_new or (bool(self.output) and self.output[-1] == eos_id)"
+_FINISHED = "return len(self.output) == self.max_new or (bool(self.output) and self.output[-1] in end_tokens(eos_id))"
 _SEQUENCES = "[Sequence(index, list(prompt), max_new) for index, prompt in enumerate(requests)]"
 _OUTPUTS = '"outputs": [seq.output for seq in sequences]'
 _NEEDED = "needed = -(-(len(prompt) + max_new - 1) // block_size) if max_new else 0"

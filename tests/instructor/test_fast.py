@@ -105,3 +105,11 @@ def test_another_dtype_is_left_to_the_readable_runner(modules) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert fast.fast_runner(model) is m13c.ModelRunner
+
+
+@pytest.mark.parametrize("change", [{"qkv_bias": True}, {"qk_norm": True}])
+def test_a_family_that_it_does_not_know_is_left_to_the_readable_runner(modules, change) -> None:
+    m13c, fast = modules
+    model = random_model(TransformerConfig.from_dict(SHAPES["gqa"] | change), 3)
+    with pytest.warns(UserWarning, match="no biases and no norms inside wq, wk and wv"):
+        assert fast.fast_runner(model) is m13c.ModelRunner

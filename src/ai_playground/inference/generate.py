@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from ai_playground.models import Transformer, TransformerConfig
+from ai_playground.models import Transformer, TransformerConfig, end_tokens
 
 
 class KVCache:
@@ -67,10 +67,10 @@ def generate(
     *,
     temperature: float = 0.0,
     top_p: float = 1.0,
-    eos_id: int | None = None,
+    eos_id: int | tuple[int, ...] | None = None,
     generator: torch.Generator | None = None,
 ) -> Iterator[int]:
-    """Yield up to `max_new` new token ids, one as soon as it is known; stops after `eos_id`.
+    """Yield up to `max_new` new token ids, one as soon as it is known; stops after `eos_id`, or one of several.
 
     The first forward pass takes the whole prompt (prefill), each later one a single token (decode).
 
@@ -96,5 +96,5 @@ def generate(
             tokens = sample_top_p(logits, temperature, top_p, generator).unsqueeze(-1)
         token = int(tokens)
         yield token
-        if token == eos_id:
+        if token in end_tokens(eos_id):
             return

@@ -12,7 +12,8 @@ class TransformerConfig:
     `n_kv_heads == n_heads` is multi-head attention, `n_kv_heads == 1` multi-query attention, and anything
     between is grouped-query attention. `head_dim` defaults to `dim // n_heads`, `n_kv_heads` to `n_heads`.
     `rope_factors` (`head_dim // 2` numbers) divide RoPE's frequencies and `rope_scale` multiplies its rotations; see
-    `precompute_rope_frequencies`.
+    `precompute_rope_frequencies`. `qkv_bias` gives `wq`, `wk` and `wv` biases (Qwen2), `qk_norm` gives `wq` and `wk` a
+    norm for each head (Qwen3): both stay inside these modules. `eos_id` is the token that ends a text, or several.
 
     Raises:
         ValueError: a size that cannot be built, naming the field and what it must be.
@@ -29,9 +30,11 @@ class TransformerConfig:
     rope_theta: float = 10_000.0
     norm_eps: float = 1e-5
     tie_embeddings: bool = False
-    eos_id: int | None = None
+    eos_id: int | tuple[int, ...] | None = None
     rope_factors: tuple[float, ...] | None = None
     rope_scale: float = 1.0
+    qkv_bias: bool = False
+    qk_norm: bool = False
 
     def __post_init__(self) -> None:
         if self.n_kv_heads is None:
@@ -66,8 +69,16 @@ class TransformerConfig:
             for index, factor in enumerate(self.rope_factors):
                 _check_positive(f"rope_factors[{index}]", factor)
         _check_positive("rope_scale", self.rope_scale)
-        if self.eos_id is not None and not 0 <= self.eos_id < self.vocab_size:
-            raise ValueError(f"eos_id must be in [0, {self.vocab_size}), got {self.eos_id}")
+        for name in ("tie_embeddings", "qkv_bias", "qk_norm"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name} must be true or false, got {getattr(self, name)!r}")
+        if isinstance(self.eos_id, list | tuple):
+            if not self.eos_id:
+                raise ValueError("eos_id must hold at least one token id, or be None for a model without an end token")
+            object.__setattr__(self, "eos_id", tuple(self.eos_id))
+        for token in end_tokens(self.eos_id):
+            if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < self.vocab_size:
+                raise ValueError(f"eos_id must be in [0, {self.vocab_size}), got {token!r}")
 
     @property
     def kv_values_per_token(self) -> int:
@@ -77,7 +88,8 @@ class TransformerConfig:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as `config.json` and `final.pt["config"]` hold them."""
         values = asdict(self)
-        return values | {"rope_factors": list(self.rope_factors) if self.rope_factors else None}  # JSON has no tuples
+        # JSON has no tuples
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "TransformerConfig":
@@ -94,6 +106,13 @@ class TransformerConfig:
             return cls(**values)
         except TypeError as error:  # dataclass names the missing fields
             raise ValueError(f"incomplete model configuration: {error}") from None
+
+
+def end_tokens(eos_id: int | tuple[int, ...] | None) -> tuple[int, ...]:
+    """The tokens that end a text, whether a model has none, one or several of them."""
+    if eos_id is None:
+        return ()
+    return tuple(eos_id) if isinstance(eos_id, list | tuple) else (eos_id,)
 
 
 def _check_positive(name: str, value: Any) -> None:

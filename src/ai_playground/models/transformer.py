@@ -8,19 +8,36 @@ from ai_playground.models.config import TransformerConfig
 from ai_playground.models.layers import RMSNorm, SwiGLU, apply_rope, precompute_rope_frequencies
 
 
+class NormedLinear(nn.Linear):
+    """A projection to heads whose outputs are normed head by head (Qwen3's queries and keys): RMSNorm over head_dim.
+
+    Shapes:
+        input `(..., dim)`, output `(..., heads * head_dim)`.
+    """
+
+    def __init__(self, dim: int, width: int, bias: bool, head_dim: int, eps: float) -> None:
+        super().__init__(dim, width, bias)
+        self.norm = RMSNorm(head_dim, eps)
+
+    def forward(self, x: Tensor) -> Tensor:
+        heads = super().forward(x).unflatten(-1, (-1, self.norm.weight.shape[0]))  # (..., heads, head_dim)
+        return self.norm(heads).flatten(-2)
+
+
 class Attention(nn.Module):
     """Causal self-attention with rotary positions; several query heads share a key/value head.
 
     Parameters: `wq (n_heads * head_dim, dim)`, `wk` and `wv (n_kv_heads * head_dim, dim)`,
-    `wo (dim, n_heads * head_dim)`, no biases.
+    `wo (dim, n_heads * head_dim)`. LLaMA's have no biases; `config.qkv_bias` gives the first three one, and
+    `config.qk_norm` makes `wq` and `wk` a `NormedLinear`. So whoever calls the projections need not know either.
     """
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.head_dim = config.head_dim
-        self.wq = nn.Linear(config.dim, config.n_heads * config.head_dim, bias=False)
-        self.wk = nn.Linear(config.dim, config.n_kv_heads * config.head_dim, bias=False)
-        self.wv = nn.Linear(config.dim, config.n_kv_heads * config.head_dim, bias=False)
+        self.wq = _to_heads(config, config.n_heads)
+        self.wk = _to_heads(config, config.n_kv_heads)
+        self.wv = nn.Linear(config.dim, config.n_kv_heads * config.head_dim, bias=config.qkv_bias)
         self.wo = nn.Linear(config.n_heads * config.head_dim, config.dim, bias=False)
 
     def forward(self, x: Tensor, freqs: Tensor, cache: tuple[Tensor, Tensor] | None = None) -> Tensor:
@@ -51,6 +68,14 @@ class Attention(nn.Module):
             q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), attn_mask=mask, enable_gqa=True
         )  # (B, n_heads, T, head_dim)
         return self.wo(out.transpose(1, 2).flatten(-2))
+
+
+def _to_heads(config: TransformerConfig, heads: int) -> nn.Linear:
+    """The projection that makes queries, or keys."""
+    width = heads * config.head_dim
+    if config.qk_norm:
+        return NormedLinear(config.dim, width, config.qkv_bias, config.head_dim, config.norm_eps)
+    return nn.Linear(config.dim, width, bias=config.qkv_bias)
 
 
 class Block(nn.Module):
