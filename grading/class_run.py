@@ -149,8 +149,8 @@ def publish(run: Run, assignment: str = "m13", *, gradebook: bool, roster: Path 
         ValueError: a roster that is none.
     """
     from grading import gradebook as book
-    from grading.grades_csv import grades_csv
     from grading.report.class_page import write_reports
+    from grading.report.grades_csv import grades_csv
     from grading.report.similar_files import similarities
 
     results, work = Results(assignment), CLASS / assignment
