@@ -248,7 +248,7 @@ CHECKS = (
             {"label": label, "function": function, "names": names, "model": {"config": SHAPES["gqa"], "seed": 3}} | call
             for function in BOTH
             for label, names, call in (
-                ("the prompt is empty", ["empty"], {"prompt": [], "n": 4}),
+                ("the prompt is empty", [], {"prompt": [], "n": 4}),
                 (
                     f"token {_VOCAB} is outside the vocabulary of {_VOCAB}",
                     [str(_VOCAB)],
@@ -257,7 +257,7 @@ CHECKS = (
                 ("token -1 is outside the vocabulary", ["-1"], {"prompt": [5, -1], "n": 4}),
                 (
                     f"{_LIMIT - 3} prompt tokens + 4 exceed max_seq_len {_LIMIT}",
-                    [str(_LIMIT - 3), str(_LIMIT)],
+                    [[str(_LIMIT - 3), str(_LIMIT + 1)], str(_LIMIT)],
                     {"prompt": ids(_LIMIT - 3, _VOCAB, seed=1), "n": 4},
                 ),
             )
