@@ -110,11 +110,11 @@ CHECKS = (
         probe=probes.serve,
         cases=(
             random_case([8, 8, 8], 7, 9, 4, 4, max_batch=1, no_preemption=True),
-            random_case([15, 14, 13], 6, 3, 2, 16, min_preemptions=1),
+            random_case([15, 14, 13], 6, 3, 2, 16),
             random_case([8, 8], 0, 18, 8, 4, min_preemptions=1, equal=True),
             random_case([1, 1, 1], 4, 14, 15, 1, min_preemptions=2, equal=True),
             random_case([4, 4, 4, 4], 1, 24, 7, 4, min_preemptions=4, equal=True),
-            random_case([16, 16, 16], 2, 18, 3, 16, min_preemptions=2, equal=True),
+            random_case([16, 16, 16], 2, 18, 3, 16, equal=True),
             random_case([7, 6, 5, 8, 3, 9, 4, 10], 5, 12, 6, 4, min_preemptions=3),
             random_case([5, 9, 13, 2, 7, 11], 3, 20, 9, 4, min_preemptions=5),
         ),
@@ -198,21 +198,21 @@ CHECKS = (
         cases=tuple(
             {"label": label, "names": names, "model": _GQA, "max_new": 8, "block_budget": 40} | call
             for label, names, call in (
-                ("request 1 is empty", ["1", "empty"], {"requests": [[5], [], [6]]}),
+                ("request 1 is empty", ["1"], {"requests": [[5], [], [6]]}),
                 (f"request 2 has token {_VOCAB}", ["2", str(_VOCAB)], {"requests": [[5], [6], [_VOCAB]]}),
                 (
                     f"request 0 has {_LIMIT - 7} tokens, + 8 exceed {_LIMIT}",
-                    ["0", str(_LIMIT - 7), str(_LIMIT)],
+                    ["0", [str(_LIMIT - 7), str(_LIMIT + 1)], str(_LIMIT)],
                     {"requests": [ids(_LIMIT - 7, _VOCAB, seed=2), [5]]},
                 ),
                 (
                     "request 1 needs 3 blocks of 16, and the pool has 2: it could never finish",
-                    ["1", "2"],
+                    ["1", ["2", "32"]],
                     {"requests": [[5], ids(30, _VOCAB, seed=3)], "block_budget": 2, "block_size": 16},
                 ),
                 (
                     "request 0 fits at first, but not with its last cached token",
-                    ["0", "1"],
+                    ["0", ["1", "16"]],
                     {"requests": [ids(9, _VOCAB, seed=4)], "block_budget": 1, "block_size": 16, "max_new": 9},
                 ),
             )
