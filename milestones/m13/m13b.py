@@ -187,6 +187,7 @@ CHECKS = (
         name="m13b.cached_work",
         claim="each token goes through the model once: the cache is real",
         probe=probes.greedy_observed,
+        form=probes.SEEN,
         cases=(
             {
                 "label": "greedy_paged on the chapter's toy model, a prompt of 37, 20 new tokens",
@@ -204,6 +205,7 @@ CHECKS = (
         name="m13b.paged_memory",
         claim="keys and values live in whole blocks of a pool, written in place",
         probe=probes.greedy_observed,
+        form=probes.SEEN,
         cases=tuple(
             {
                 "label": f"greedy_paged, a prompt of {length}, {n} new tokens, blocks of {block_size}",
@@ -244,6 +246,7 @@ CHECKS = (
         name="m13b.refusals",
         claim="what cannot be served is refused with a ValueError that names the numbers",
         probe=probes.greedy_refusal,
+        form=probes.REFUSAL,
         cases=tuple(
             {"label": label, "function": function, "names": names, "model": {"config": SHAPES["gqa"], "seed": 3}} | call
             for function in BOTH
