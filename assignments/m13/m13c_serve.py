@@ -29,9 +29,10 @@ class Sequence:
     def __len__(self) -> int:
         return len(self.prompt) + len(self.output)
 
-    def finished(self, eos_id: int | None) -> bool:
-        """Whether its last token is made: `max_new` of them, or `eos_id`, which is kept as the last."""
-        return len(self.output) == self.max_new or (bool(self.output) and self.output[-1] == eos_id)
+    def finished(self, eos_id: int | tuple[int, ...] | None) -> bool:
+        """Whether its last token is made: `max_new` of them, or one of `eos_id`, which is kept as the last."""
+        ends = eos_id if isinstance(eos_id, tuple) else (eos_id,)
+        return len(self.output) == self.max_new or (bool(self.output) and self.output[-1] in ends)
 
 
 class ModelRunner:
@@ -87,7 +88,7 @@ class Engine:
         block_size: int = 16,
         max_batch: int = 8,
         continuous: bool = True,
-        eos_id: int | None = None,
+        eos_id: int | tuple[int, ...] | None = None,
         make_runner: Callable[[nn.Module, int, int], ModelRunner] = ModelRunner,
     ) -> None:
         self.manager = BlockManager(num_blocks, block_size)
@@ -182,7 +183,7 @@ def serve(
     block_size: int = 16,
     max_batch: int = 8,
     continuous: bool = True,
-    eos_id: int | None = None,
+    eos_id: int | tuple[int, ...] | None = None,
     on_step: Callable[[dict[str, int]], None] | None = None,
 ) -> dict:
     """Serve all requests through one paged pool and report what happened.
@@ -195,7 +196,7 @@ def serve(
         block_size: token slots in a block.
         max_batch: sequences that run at the same time, at most.
         continuous: False serves in static batches, for comparison.
-        eos_id: a token that ends its request early; it is kept as the last of the output.
+        eos_id: a token that ends its request early, or several; it is kept as the last of the output.
         on_step: called with each new record of the history, for a progress bar.
 
     Returns:

@@ -140,6 +140,8 @@ CHECKS = (
             | {"label": "three requests as long as the model allows, a pool for one"},
             random_case([6, 5, 4, 7], 5, 30, 9, 4, eos_id=EOS)
             | {"label": f"requests that end early (eos_id={EOS}), in a pool that preempts"},
+            random_case([6, 5, 4, 7], 5, 30, 9, 4, eos_id=[EOS, 31])
+            | {"label": f"two end tokens (eos_id=({EOS}, 31)), in a pool that preempts"},
         ),
         judge=judge_serve,
         read=READ,

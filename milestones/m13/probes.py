@@ -221,6 +221,8 @@ def _observer_of_any_model(case: dict[str, Any]) -> Observer:
 
 def _options(case: dict[str, Any]) -> dict[str, Any]:
     options = {key: case[key] for key in ("block_size", "max_batch", "continuous", "eos_id") if key in case}
+    if isinstance(options.get("eos_id"), list):
+        options["eos_id"] = tuple(options["eos_id"])
     if "model" in case:
         options["model"] = build_model(case["model"])
     return options

@@ -85,21 +85,29 @@ def prompt_ids(prompt: list[int] | str) -> list[int]:
     return load_tokenizer(default_workspace()).encode(prompt) if isinstance(prompt, str) else list(prompt)
 
 
-def greedy(model: Callable[[Tensor], Tensor], prompt: list[int], n: int, eos_id: int | None = None) -> list[int]:
-    """`n` greedy tokens by full recompute, fewer if `eos_id` comes first (it is kept).
+EndTokens = int | list[int] | tuple[int, ...] | None  # a list is what JSON makes of several
+
+
+def end_tokens(eos_id: EndTokens) -> tuple[int, ...]:
+    """The tokens that end a request: none, one or several."""
+    return () if eos_id is None else (eos_id,) if isinstance(eos_id, int) else tuple(eos_id)
+
+
+def greedy(model: Callable[[Tensor], Tensor], prompt: list[int], n: int, eos_id: EndTokens = None) -> list[int]:
+    """`n` greedy tokens by full recompute, fewer if one of `eos_id` comes first (it is kept).
 
     The answer is kept too: a model that was asked must not be changed afterwards.
     """
-    return list(_greedy(model, tuple(prompt), n, eos_id))
+    return list(_greedy(model, tuple(prompt), n, end_tokens(eos_id)))
 
 
 @lru_cache(maxsize=1024)  # each failure asks again for what its neighbours, and the last submission, asked for
 @torch.no_grad()
-def _greedy(model: Callable[[Tensor], Tensor], prompt: tuple[int, ...], n: int, eos_id: int | None) -> list[int]:
+def _greedy(model: Callable[[Tensor], Tensor], prompt: tuple[int, ...], n: int, ends: tuple[int, ...]) -> list[int]:
     tokens = list(prompt)
     for _ in range(n):
         tokens.append(int(model(torch.tensor([tokens]))[0, -1].argmax()))
-        if tokens[-1] == eos_id:
+        if tokens[-1] in ends:
             break
     return tokens[len(prompt) :]
 

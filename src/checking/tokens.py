@@ -6,7 +6,7 @@ from typing import Any
 from ai_playground.workspace import load_tokenizer
 from checking.causes import likely_cause
 from checking.check import CheckFailed, will_be_shown
-from checking.reference import TIE_TOLERANCE, build_model, first_divergence, greedy
+from checking.reference import TIE_TOLERANCE, EndTokens, build_model, end_tokens, first_divergence, greedy
 
 
 def token_list(value: Any, what: str, vocab_size: int) -> list[int]:
@@ -42,7 +42,7 @@ def judge_tokens(
     n: int,
     value: Any,
     what: str,
-    eos_id: int | None = None,
+    eos_id: EndTokens = None,
     tolerance: float = TIE_TOLERANCE,
     block_size: int = 16,
     paged: bool = True,
@@ -73,19 +73,21 @@ def judge_tokens(
             raise CheckFailed(f"{what}: the {n} new tokens", found, "the prompt is in it: return only what is new")
         cause = one + "is a request done as soon as it has its last token, also when a prefill makes that token?"
         raise CheckFailed(f"{what}: {n} tokens", found, cause)
-    if eos_id is not None and eos_id in output:
-        first = output.index(eos_id)
+    ends = end_tokens(eos_id)
+    first = next((at for at, token in enumerate(output) if token in ends), None)
+    if first is not None:
         if first != len(output) - 1:
             raise CheckFailed(
-                f"{what}: nothing after the end token {eos_id} at position {first}",
+                f"{what}: nothing after the end token {output[first]} at position {first}",
                 f"{len(output) - 1 - first} more",
                 "the end token is not noticed where it was made: a prefill can make it too",
             )
     elif len(output) < n:
         short = n - len(output)
-        if eos_id is not None and greedy(model, prompt + output, 1) == [eos_id]:
+        following = greedy(model, prompt + output, 1)[0]
+        if following in ends:
             raise CheckFailed(
-                f"{what}: ... and {eos_id}, the end token, as the last of the output",
+                f"{what}: ... and {following}, the end token, as the last of the output",
                 f"it stops before: {around(output, len(output) - 1)}",
                 "the end token is missing: it ends the request, and it is kept",
             )

@@ -227,7 +227,7 @@ _ADMIT = """            seq = self.waiting[0]
                 break  # first come, first served: nobody overtakes the one that does not fit
             self.running.append(self.waiting.popleft())
 """
-_FINISHED = "return len(self.output) == self.max_new or (bool(self.output) and self.output[-1] == eos_id)"
+_FINISHED = "return len(self.output) == self.max_new or (bool(self.output) and self.output[-1] in ends)"
 _SEQUENCES = "[Sequence(index, list(prompt), max_new) for index, prompt in enumerate(requests)]"
 _OUTPUTS = '"outputs": [seq.output for seq in sequences]'
 _NEEDED = "needed = -(-(len(prompt) + max_new - 1) // block_size) if max_new else 0"
@@ -343,6 +343,8 @@ SERVING = (
           (C, _FINISHED, _FINISHED.replace("== self.max_new", ">= self.max_new - 1"))),
     wrong("end_token_ignored", "m13c.continuous", "end token", "eos_id ends a request",
           (C, _FINISHED, "return len(self.output) == self.max_new")),
+    wrong("first_end_token_only", "m13c.edges", "end token", "each of several end tokens ends a request",
+          (C, "ends = eos_id if isinstance(eos_id, tuple) else (eos_id,)", "ends = eos_id[:1] if isinstance(eos_id, tuple) else (eos_id,)")),
     wrong("end_token_dropped", "m13c.continuous", "end token", "the end token is kept",
           (C, _OUTPUTS, '"outputs": [[t for t in seq.output if t != eos_id] for seq in sequences]')),
     wrong("counted_at_preemption_too", "m13c.tight_pool", "completed", "a request is completed once",
