@@ -187,6 +187,7 @@ CHECKS = (
         name="m13b.cached_work",
         claim="each token goes through the model once: the cache is real",
         probe=probes.greedy_observed,
+        form=probes.SEEN,
         cases=(
             {
                 "label": "greedy_paged on the chapter's toy model, a prompt of 37, 20 new tokens",
@@ -204,6 +205,7 @@ CHECKS = (
         name="m13b.paged_memory",
         claim="keys and values live in whole blocks of a pool, written in place",
         probe=probes.greedy_observed,
+        form=probes.SEEN,
         cases=tuple(
             {
                 "label": f"greedy_paged, a prompt of {length}, {n} new tokens, blocks of {block_size}",
@@ -244,11 +246,12 @@ CHECKS = (
         name="m13b.refusals",
         claim="what cannot be served is refused with a ValueError that names the numbers",
         probe=probes.greedy_refusal,
+        form=probes.REFUSAL,
         cases=tuple(
             {"label": label, "function": function, "names": names, "model": {"config": SHAPES["gqa"], "seed": 3}} | call
             for function in BOTH
             for label, names, call in (
-                ("the prompt is empty", ["empty"], {"prompt": [], "n": 4}),
+                ("the prompt is empty", [], {"prompt": [], "n": 4}),
                 (
                     f"token {_VOCAB} is outside the vocabulary of {_VOCAB}",
                     [str(_VOCAB)],
@@ -257,7 +260,7 @@ CHECKS = (
                 ("token -1 is outside the vocabulary", ["-1"], {"prompt": [5, -1], "n": 4}),
                 (
                     f"{_LIMIT - 3} prompt tokens + 4 exceed max_seq_len {_LIMIT}",
-                    [str(_LIMIT - 3), str(_LIMIT)],
+                    [[str(_LIMIT - 3), str(_LIMIT + 1)], str(_LIMIT)],
                     {"prompt": ids(_LIMIT - 3, _VOCAB, seed=1), "n": 4},
                 ),
             )

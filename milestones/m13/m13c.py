@@ -74,6 +74,7 @@ CHECKS = (
         name="m13c.roomy_pool",
         claim="batching alone changes nothing: requests of many lengths join and leave one batch",
         probe=probes.serve,
+        form=probes.SERVED,
         cases=(
             random_case([5], 1, 20, 40, 16, no_preemption=True),
             random_case([6, 6], 2, 10, 40, 4, no_preemption=True),
@@ -96,6 +97,7 @@ CHECKS = (
         name="m13c.continuous",
         claim="continuous batching takes fewer steps than static batching for the same tokens",
         probe=probes.serve_both,
+        form=probes.BOTH_SERVED,
         cases=(
             random_case([5 + index % 7 for index in range(20)], 8, 32, 96, 16, eos_id=EOS, no_preemption=True)
             | {"label": f"20 requests that end at different times (eos_id={EOS}), batches of 8"},
@@ -108,13 +110,14 @@ CHECKS = (
         name="m13c.tight_pool",
         claim="preemption changes nothing, however often and whenever it strikes the same request",
         probe=probes.serve,
+        form=probes.SERVED,
         cases=(
             random_case([8, 8, 8], 7, 9, 4, 4, max_batch=1, no_preemption=True),
-            random_case([15, 14, 13], 6, 3, 2, 16, min_preemptions=1),
+            random_case([15, 14, 13], 6, 3, 2, 16),
             random_case([8, 8], 0, 18, 8, 4, min_preemptions=1, equal=True),
             random_case([1, 1, 1], 4, 14, 15, 1, min_preemptions=2, equal=True),
             random_case([4, 4, 4, 4], 1, 24, 7, 4, min_preemptions=4, equal=True),
-            random_case([16, 16, 16], 2, 18, 3, 16, min_preemptions=2, equal=True),
+            random_case([16, 16, 16], 2, 18, 3, 16, equal=True),
             random_case([7, 6, 5, 8, 3, 9, 4, 10], 5, 12, 6, 4, min_preemptions=3),
             random_case([5, 9, 13, 2, 7, 11], 3, 20, 9, 4, min_preemptions=5),
         ),
@@ -126,6 +129,7 @@ CHECKS = (
         name="m13c.edges",
         claim="no request, no token, one token, a pool of exactly one request, and an end token",
         probe=probes.serve,
+        form=probes.SERVED,
         cases=(
             {"label": "no requests at all", "requests": [], "max_new": 4, "model": _GQA},
             random_case([3, 4], 1, 0, 4, 16) | {"label": "max_new=0"},
@@ -136,6 +140,8 @@ CHECKS = (
             | {"label": "three requests as long as the model allows, a pool for one"},
             random_case([6, 5, 4, 7], 5, 30, 9, 4, eos_id=EOS)
             | {"label": f"requests that end early (eos_id={EOS}), in a pool that preempts"},
+            random_case([6, 5, 4, 7], 5, 30, 9, 4, eos_id=[EOS, 31])
+            | {"label": f"two end tokens (eos_id=({EOS}, 31)), in a pool that preempts"},
         ),
         judge=judge_serve,
         read=READ,
@@ -145,6 +151,7 @@ CHECKS = (
         name="m13c.sixteen_requests",
         claim="16 requests on the trained model, in the default pool, complete with their own tokens and preempt",
         probe=probes.serve,
+        form=probes.SERVED,
         cases=(
             {
                 "label": "serve(16 prompts, max_new=16, block_budget=None)",
@@ -163,6 +170,7 @@ CHECKS = (
         name="m13c.first_come_first_served",
         claim="requests are admitted in the order in which they came",
         probe=probes.serve,
+        form=probes.SERVED,
         cases=(
             random_case([20, 2, 2, 20, 2, 2, 2, 2], 9, 10, 9, 4, max_batch=3),
             random_case([2, 30, 2, 2, 30, 2, 2, 2], 10, 10, 11, 4, max_batch=3),
@@ -175,6 +183,7 @@ CHECKS = (
         name="m13c.block_budget",
         claim="the block budget is what the cache really takes",
         probe=probes.serve,
+        form=probes.SERVED,
         cases=(
             random_case([15] * 5, 11, 34, 5, 16, observe="memory", min_preemptions=1, model=_MEMORY_MODEL, equal=True),
         ),
@@ -186,6 +195,7 @@ CHECKS = (
         name="m13c.fresh_requests",
         claim="requests, pools and weights that were drawn for this run work too",
         probe=probes.serve,
+        form=probes.SERVED,
         cases=fresh_cases(SEED),
         judge=judge_serve,
         read=READ,
@@ -195,24 +205,25 @@ CHECKS = (
         name="m13c.refusals",
         claim="what cannot be served is refused, with the request and the numbers, before anything is served",
         probe=probes.serve_refusal,
+        form=probes.REFUSAL,
         cases=tuple(
             {"label": label, "names": names, "model": _GQA, "max_new": 8, "block_budget": 40} | call
             for label, names, call in (
-                ("request 1 is empty", ["1", "empty"], {"requests": [[5], [], [6]]}),
+                ("request 1 is empty", ["1"], {"requests": [[5], [], [6]]}),
                 (f"request 2 has token {_VOCAB}", ["2", str(_VOCAB)], {"requests": [[5], [6], [_VOCAB]]}),
                 (
                     f"request 0 has {_LIMIT - 7} tokens, + 8 exceed {_LIMIT}",
-                    ["0", str(_LIMIT - 7), str(_LIMIT)],
+                    ["0", [str(_LIMIT - 7), str(_LIMIT + 1)], str(_LIMIT)],
                     {"requests": [ids(_LIMIT - 7, _VOCAB, seed=2), [5]]},
                 ),
                 (
                     "request 1 needs 3 blocks of 16, and the pool has 2: it could never finish",
-                    ["1", "2"],
+                    ["1", ["2", "32"]],
                     {"requests": [[5], ids(30, _VOCAB, seed=3)], "block_budget": 2, "block_size": 16},
                 ),
                 (
                     "request 0 fits at first, but not with its last cached token",
-                    ["0", "1"],
+                    ["0", ["1", "16"]],
                     {"requests": [ids(9, _VOCAB, seed=4)], "block_budget": 1, "block_size": 16, "max_new": 9},
                 ),
             )

@@ -18,9 +18,42 @@ from torch import Tensor
 
 from ai_playground.workspace import default_workspace, read_config, save_checkpoint
 from checking.calling import OutOfPatience, observed, patience, refusal
+from checking.form import ANY, Form
 from checking.observe import Observer, TokenLog
 from checking.reference import build_model, prompt_ids
 from checking.student_engine import Engine
+
+# What the probes write, as `checking.form` reads it.
+REFUSAL: Form = ({"raised": str, "message": str}, {"raised": type(None), "returned": str})
+LOADED: Form = (
+    {
+        "returned": str,
+        "training": [str],
+        "requires_grad": [str],
+        "config": ANY,
+        "tensors": ANY,
+        "logits_shape": [int],
+        "logits": [float],
+    },
+    {"returned": str},
+    type(None),
+)
+SEEN: Form = {"output": ANY, "canaries": [int], "flops": int, "lookups": [[int]], "memory": [int]}
+SERVED: Form = {
+    "report": ANY,
+    "stopped": bool,
+    "requests_after": ANY,
+    "lookups": ([[int]], type(None)),
+    "memory": ([int], type(None)),
+}
+BOTH_SERVED: Form = {"continuous": SERVED, "static": SERVED}
+FINALE: Form = {
+    "report": ANY,
+    "wall_seconds": float,
+    "tokens_seen": int,
+    "seconds_seen": float,
+    "metrics": (str, type(None)),
+}
 
 SERVE_SECONDS = 6.0  # of CPU time; a right engine needs less than one for any case
 
@@ -188,6 +221,8 @@ def _observer_of_any_model(case: dict[str, Any]) -> Observer:
 
 def _options(case: dict[str, Any]) -> dict[str, Any]:
     options = {key: case[key] for key in ("block_size", "max_batch", "continuous", "eos_id") if key in case}
+    if isinstance(options.get("eos_id"), list):
+        options["eos_id"] = tuple(options["eos_id"])
     if "model" in case:
         options["model"] = build_model(case["model"])
     return options

@@ -85,10 +85,11 @@ def prompt_ids(prompt: list[int] | str) -> list[int]:
     return load_tokenizer(default_workspace()).encode(prompt) if isinstance(prompt, str) else list(prompt)
 
 
-def greedy(
-    model: Callable[[Tensor], Tensor], prompt: list[int], n: int, eos_id: int | tuple[int, ...] | None = None
-) -> list[int]:
-    """`n` greedy tokens by full recompute, fewer if `eos_id`, or one of several, comes first (it is kept).
+EndTokens = int | list[int] | tuple[int, ...] | None  # a list is what JSON makes of several
+
+
+def greedy(model: Callable[[Tensor], Tensor], prompt: list[int], n: int, eos_id: EndTokens = None) -> list[int]:
+    """`n` greedy tokens by full recompute, fewer if one of `eos_id` comes first (it is kept).
 
     The answer is kept too: a model that was asked must not be changed afterwards.
     """

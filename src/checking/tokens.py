@@ -7,7 +7,7 @@ from ai_playground.models import end_tokens
 from ai_playground.workspace import load_tokenizer
 from checking.causes import likely_cause
 from checking.check import CheckFailed, will_be_shown
-from checking.reference import TIE_TOLERANCE, build_model, first_divergence, greedy
+from checking.reference import TIE_TOLERANCE, EndTokens, build_model, first_divergence, greedy
 
 
 def token_list(value: Any, what: str, vocab_size: int) -> list[int]:
@@ -43,7 +43,7 @@ def judge_tokens(
     n: int,
     value: Any,
     what: str,
-    eos_id: int | tuple[int, ...] | None = None,
+    eos_id: EndTokens = None,
     tolerance: float = TIE_TOLERANCE,
     block_size: int = 16,
     paged: bool = True,

@@ -347,6 +347,8 @@ SERVING = (
           (C, _FINISHED, _FINISHED.replace("== self.max_new", ">= self.max_new - 1"))),
     wrong("end_token_ignored", "m13c.continuous", "end token", "eos_id ends a request",
           (C, _FINISHED, "return len(self.output) == self.max_new")),
+    wrong("first_end_token_only", "m13c.edges", "end token", "each of several end tokens ends a request",
+          (C, _FINISHED, _FINISHED.replace("end_tokens(eos_id)", "end_tokens(eos_id)[:1]"))),
     wrong("end_token_dropped", "m13c.continuous", "end token", "the end token is kept",
           (C, _OUTPUTS, '"outputs": [[t for t in seq.output if t != eos_id] for seq in sequences]')),
     wrong("counted_at_preemption_too", "m13c.tight_pool", "completed", "a request is completed once",

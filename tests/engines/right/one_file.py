@@ -137,6 +137,7 @@ def serve(
     queue = list(range(len(requests))) if max_new else []
     heapq.heapify(queue)  # by arrival, so that a preempted request is at the front again
     batch, history, preemptions = [], [], 0
+    ends = eos_id if isinstance(eos_id, tuple) else (eos_id,)
 
     def grow(number):
         lacking = needs(len(sequences[number])) - len(owned.setdefault(number, []))
@@ -157,7 +158,7 @@ def serve(
         for n, token in zip(numbers, step(model, k_pool, v_pool, rows), strict=True):
             sequences[n].append(token)
             made[n] += 1
-            if made[n] == max_new or token == eos_id:
+            if made[n] == max_new or token in ends:
                 give_back(n)
                 batch.remove(n)
 

@@ -36,7 +36,7 @@ def serve(
     preemptions = 0
 
     def over(i):
-        return len(outputs[i]) == max_new or outputs[i][-1] == eos_id
+        return len(outputs[i]) == max_new or outputs[i][-1] in (eos_id if isinstance(eos_id, tuple) else (eos_id,))
 
     while waiting or running:
         if continuous or not running:

@@ -91,10 +91,11 @@ def serve(
         c.n_layers, 2, block_budget, block_size, c.n_kv_heads, c.head_dim, dtype=model.embedding.weight.dtype
     )
     history, preemptions = [], 0
+    ends = eos_id if isinstance(eos_id, tuple) else (eos_id,)
 
     def done(r):
         made = len(r.tokens) - r.prompt
-        return made == max_new or (made and r.tokens[-1] == eos_id)
+        return made == max_new or (made and r.tokens[-1] in ends)
 
     while waiting or running:
         admitted = []
