@@ -9,7 +9,7 @@ from checking.evidence import judge_canaries, judge_refusal
 from checking.reference import TIE_TOLERANCE, build_model, prompt_ids, token_pass_flops
 from checking.seed import SEED, ids
 from checking.shapes import HEAVY_CACHE, SHAPES, TOY
-from checking.tokens import judge_tokens
+from checking.tokens import blame_not_finite, judge_tokens
 from milestones.m13 import probes
 from milestones.subjects import M13
 
@@ -21,21 +21,22 @@ BOTH = ("greedy_reference", "greedy_paged")
 
 def judge_greedy(case: dict[str, Any], evidence: Any) -> None:
     """The tokens of full recompute, and exactly `n` of them."""
-    judge_tokens(
-        case.get("model") or {"workspace": SHIPPED},
-        prompt_ids(case["prompt"]),
-        case["n"],
-        evidence,
-        case["function"],
-        tolerance=case.get("tolerance", TIE_TOLERANCE),
-        block_size=case.get("block_size", 16),
-        paged=case["function"] == "greedy_paged",
-    )
+    with blame_not_finite(evidence):
+        judge_tokens(
+            case.get("model") or {"workspace": SHIPPED},
+            prompt_ids(case["prompt"]),
+            case["n"],
+            evidence["output"],
+            case["function"],
+            tolerance=case.get("tolerance", TIE_TOLERANCE),
+            block_size=case.get("block_size", 16),
+            paged=case["function"] == "greedy_paged",
+        )
 
 
 def judge_work(case: dict[str, Any], evidence: Any) -> None:
     """Right tokens for the work of one pass a token: within a quarter of it, and each token looked up once."""
-    judge_greedy(case, evidence["output"])
+    judge_greedy(case, evidence)
     judge_canaries(evidence)
     passes = len(case["prompt"]) + case["n"] - 1
     expected = (
@@ -65,7 +66,7 @@ def judge_work(case: dict[str, Any], evidence: Any) -> None:
 
 def judge_memory(case: dict[str, Any], evidence: Any) -> None:
     """The cache is whole blocks, and stays where it is while tokens are added."""
-    judge_greedy(case, evidence["output"])
+    judge_greedy(case, evidence)
     config, size = build_model(case["model"]).config, case["block_size"]
     cached = len(case["prompt"]) + case["n"] - 1
     blocks = -(-cached // size)
@@ -104,7 +105,7 @@ def _shipped_cases() -> tuple[dict[str, Any], ...]:
 
 
 def _length_cases() -> tuple[dict[str, Any], ...]:
-    model = {"config": SHAPES["gqa"], "seed": 3}
+    model = {"config": SHAPES["gqa"], "seed": 3, "ties": True}
     limit = SHAPES["gqa"]["max_seq_len"]
     sizes = [(9, 12), (1, 20), (15, 20), (16, 20), (17, 20), (31, 2), (32, 1), (1, 1), (5, 0), (1, limit - 1)]
     return tuple(
