@@ -6,6 +6,8 @@ from typing import Any
 from checking.check import CheckFailed
 from checking.reference import build_model, prompt_ids
 from milestones.m13.serving.history import NO_PREEMPTION
+from milestones.m13.serving.records import judge_records
+from milestones.m13.serving.seen import watch
 
 
 def judge_seen(case: dict[str, Any], report: dict[str, Any], lookups: list[list[int]]) -> None:
@@ -33,16 +35,8 @@ def judge_seen(case: dict[str, Any], report: dict[str, Any], lookups: list[list[
                 NO_PREEMPTION,
             )
         return
-    order: list[int] = []  # the request of each prefill, in the order in which they came
-    before: list[int] = []  # how many tokens had gone through the model before it
-    seen = 0
-    owner = {prompt[0]: index for index, prompt in enumerate(requests)}
-    for tokens in lookups:
-        ranked = [(token, at) for at, token in enumerate(tokens) if token in owner]
-        for token, at in sorted(ranked, key=lambda pair: owner[pair[0]]):  # one call has no order
-            order.append(owner[token])
-            before.append(seen + at)
-        seen += len(tokens)
+    seen = watch(requests, outputs, lookups)
+    order, before = seen.order, seen.before
     _judge_prefills(case, report, order)
     again = sum(ideal[index] for at, index in enumerate(order) if index in order[:at])
     # Prompts that are prefilled together may be padded to the longest of them.
@@ -56,6 +50,7 @@ def judge_seen(case: dict[str, Any], report: dict[str, Any], lookups: list[list[
         )
     if case.get("no_preemption") and case.get("continuous", True):
         _judge_admissions(case, outputs, order, before)
+    judge_records(case, requests, report, seen)
 
 
 def _judge_prefills(case: dict[str, Any], report: dict[str, Any], order: list[int]) -> None:
