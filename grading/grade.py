@@ -68,7 +68,7 @@ def judge(submission: Submission, sandbox: Sandbox) -> dict[str, Any]:
         "score": round(sum(unit["score"] for unit in judged.values()), 2),
         "of": sum(unit["of"] for unit in judged.values()),
         "units": judged,
-        "notes": [clean(note, 500) for note in submission.notes],
+        "notes": [clean(note, 500) for note in submission.notes] + _stumbled(judged),
         "unsafe": sandbox.unsafe,
         "seconds": round(time.monotonic() - start, 2),
         "cpu_seconds": round(used["cpu_ns"] / 1e9, 2) if "cpu_ns" in used else None,
@@ -76,6 +76,17 @@ def judge(submission: Submission, sandbox: Sandbox) -> dict[str, Any]:
         "figures": figures[0] if figures else None,
         "judged_at": time.time(),
     }
+
+
+def _stumbled(units: dict[str, dict[str, Any]]) -> list[str]:
+    """A note for each check that broke down while it judged: its points are to be given by hand."""
+    checks = [check for unit in units.values() for kind in ("visible", "hidden") for check in unit[kind]]
+    return [
+        f"{check['name']}, {check['of']:g} points, was not judged: the check itself stumbled ({check['stumbled']}). "
+        "Look at this engine by hand, and mend the check"
+        for check in checks
+        if check["stumbled"]
+    ]
 
 
 def _judge_unit(unit: Unit, where: Path, worker: Worker) -> dict[str, Any]:
@@ -103,6 +114,7 @@ def _judge_unit(unit: Unit, where: Path, worker: Worker) -> dict[str, Any]:
                     "points": round(of * earned, 4),
                     "of": round(of, 4),
                     "message": clean(result.message),
+                    "stumbled": clean(result.stumbled, 400),
                     "seconds": round(result.seconds, 2),
                 }
             )

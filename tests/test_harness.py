@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from checking.check import Result
+from checking.evidence import names
+from checking.form import ANY, misfit
 from checking.judging import run_check
 from checking.supervisor import Worker, WorkerBroken
 from milestones.m13 import m13b
@@ -114,3 +116,51 @@ def test_a_forged_excuse_is_no_crash(worker: Worker, tmp_path: Path) -> None:
     line = f'{{"id": {worker.requests + 1}, "case": 0, "error": {{"not_written": true, "traceback": 5}}}}'
     result = result_of(worker, tmp_path, f"send({line!r})\nsys.exit(0)")
     assert result.status != "passed"
+
+
+def test_a_judge_that_stumbles_is_the_courses_fault_and_says_so(worker: Worker, tmp_path: Path) -> None:
+    def stumble(case: dict, evidence: object) -> None:
+        raise KeyError("model")
+
+    code = "def greedy_paged(prompt, n, **_): raise ValueError(str(prompt))\ngreedy_reference = greedy_paged"
+    result = result_of(worker, tmp_path, code, judge=stumble)
+    assert result.status == "failed" and "KeyError" in result.stumbled
+    assert "mistake of the course" in result.message and "in the form" not in result.message
+
+
+def test_evidence_of_another_form_never_reaches_the_judge(worker: Worker, tmp_path: Path) -> None:
+    line = f'{{"id": {worker.requests + 1}, "case": 0, "evidence": {{"raised": 5}}}}'
+    result = result_of(worker, tmp_path, f"send({line!r})\nsys.exit(0)", judge=lambda case, evidence: 1 / 0)
+    assert not result.stumbled and "in the form that the probe gives it" in result.message
+
+
+@pytest.mark.parametrize(
+    ("value", "form", "bad"),
+    [
+        ([[1, 2], []], [[int]], ""),
+        ([[1, True]], [[int]], "evidence[0][1] is a bool, not a int"),
+        ({"a": 1, "b": None}, {"a": int, "b": ([int], type(None))}, ""),
+        ({"a": {}}, {"a": ANY, "b": int}, "evidence has no 'b'"),
+        (5, {"a": int}, "evidence is a int, not a dict"),
+        ("x", ([int], int), "evidence is a str, not a list"),
+    ],
+)
+def test_a_form_says_where_a_value_does_not_fit(value: object, form: object, bad: str) -> None:
+    assert misfit(value, form) == bad
+
+
+@pytest.mark.parametrize(
+    ("message", "name", "there"),
+    [
+        ("prompt has 0 tokens, need at least 1", "1", True),
+        ("request 16 is empty", "1", False),
+        ("request-1: too long", "1", True),
+        ("token -1 is no id", "-1", True),
+        ("2-1 tokens", "-1", False),
+        ("p must be in (0, 1], got 0", "0.0", True),
+        ("1,024 tokens are more than 1_000", "1024", True),
+        ("layers.1.attn.wk.weight is missing", "layers.1.attn.wk.weight", True),
+    ],
+)
+def test_a_number_is_looked_for_as_a_number(message: str, name: str, there: bool) -> None:
+    assert names(message, name) is there

@@ -97,6 +97,7 @@ CHECKS = (
         name="m13a.shipped_model",
         claim="the trained model arrives whole, in eval mode, without gradients",
         probe=probes.load,
+        form=probes.LOADED,
         cases=({"label": "load_model(checkpoints/myllm)", "workspace": SHIPPED, "tokens": TOKENS},),
         judge=judge_load,
         read=READ,
@@ -106,6 +107,7 @@ CHECKS = (
         name="m13a.other_shapes",
         claim="models of other shapes load too: the configuration in the workspace decides",
         probe=probes.load,
+        form=probes.LOADED,
         cases=tuple(
             {"label": f"a random {name} model", "model": {"config": config, "seed": 7}, "tokens": TOKENS}
             for name, config in SHAPES.items()
@@ -118,6 +120,7 @@ CHECKS = (
         name="m13a.damaged_checkpoint",
         claim="a checkpoint that does not match its configuration is refused by the name of the tensor",
         probe=probes.load,
+        form=(probes.REFUSAL, probes.LOADED),
         cases=tuple(
             {"label": label, "model": TINY, "damage": damage}
             for label, damage in (

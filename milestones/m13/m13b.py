@@ -161,6 +161,7 @@ CHECKS = (
         name="m13b.lengths",
         claim="prompts and outputs of every length work, at block boundaries and up to max_seq_len",
         probe=probes.greedy,
+        form=probes.GREEDY,
         cases=_length_cases(),
         judge=judge_greedy,
         read=READ,
@@ -170,6 +171,7 @@ CHECKS = (
         name="m13b.shapes",
         claim="multi-head, grouped and multi-query attention, tied heads and every block size work",
         probe=probes.greedy,
+        form=probes.GREEDY,
         cases=_shape_cases(),
         judge=judge_greedy,
         read=READ,
@@ -179,6 +181,7 @@ CHECKS = (
         name="m13b.shipped_prompts",
         claim="on the trained model, both functions give the tokens of full recompute",
         probe=probes.greedy,
+        form=probes.GREEDY,
         cases=_shipped_cases(),
         judge=judge_greedy,
         read=READ,
@@ -188,6 +191,7 @@ CHECKS = (
         name="m13b.cached_work",
         claim="each token goes through the model once: the cache is real",
         probe=probes.greedy_observed,
+        form=probes.SEEN,
         cases=(
             {
                 "label": "greedy_paged on the chapter's toy model, a prompt of 37, 20 new tokens",
@@ -205,6 +209,7 @@ CHECKS = (
         name="m13b.paged_memory",
         claim="keys and values live in whole blocks of a pool, written in place",
         probe=probes.greedy_observed,
+        form=probes.SEEN,
         cases=tuple(
             {
                 "label": f"greedy_paged, a prompt of {length}, {n} new tokens, blocks of {block_size}",
@@ -224,6 +229,7 @@ CHECKS = (
         name="m13b.bfloat16",
         claim="the cache follows the model's dtype: each token is within 0.1 of the best logit in bfloat16",
         probe=probes.greedy,
+        form=probes.GREEDY,
         cases=(
             _shape_case("gqa", 5, 20, 16, 4)
             | {"model": {"config": SHAPES["gqa"], "seed": 5, "dtype": "bfloat16"}, "tolerance": 0.1},
@@ -236,6 +242,7 @@ CHECKS = (
         name="m13b.fresh_prompts",
         claim="prompts, sizes and weights that were drawn for this run work too",
         probe=probes.greedy,
+        form=probes.GREEDY,
         cases=fresh_cases(SEED),
         judge=judge_greedy,
         read=READ,
@@ -245,11 +252,12 @@ CHECKS = (
         name="m13b.refusals",
         claim="what cannot be served is refused with a ValueError that names the numbers",
         probe=probes.greedy_refusal,
+        form=probes.REFUSAL,
         cases=tuple(
             {"label": label, "function": function, "names": names, "model": {"config": SHAPES["gqa"], "seed": 3}} | call
             for function in BOTH
             for label, names, call in (
-                ("the prompt is empty", ["empty"], {"prompt": [], "n": 4}),
+                ("the prompt is empty", [], {"prompt": [], "n": 4}),
                 (
                     f"token {_VOCAB} is outside the vocabulary of {_VOCAB}",
                     [str(_VOCAB)],
@@ -258,7 +266,7 @@ CHECKS = (
                 ("token -1 is outside the vocabulary", ["-1"], {"prompt": [5, -1], "n": 4}),
                 (
                     f"{_LIMIT - 3} prompt tokens + 4 exceed max_seq_len {_LIMIT}",
-                    [str(_LIMIT - 3), str(_LIMIT)],
+                    [[str(_LIMIT - 3), str(_LIMIT + 1)], str(_LIMIT)],
                     {"prompt": ids(_LIMIT - 3, _VOCAB, seed=1), "n": 4},
                 ),
             )

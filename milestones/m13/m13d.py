@@ -146,6 +146,7 @@ CHECKS = (
         name="m13d.finale",
         claim="your trained model writes through your engine, and the report says how it went",
         probe=probes.finale,
+        form=probes.FINALE,
         cases=({"label": "finale(a copy of checkpoints/myllm)", "workspace": SHIPPED, "observe": "tokens"},),
         judge=judge_finale,
         read=READ,

@@ -18,9 +18,44 @@ from torch import Tensor
 
 from ai_playground.workspace import default_workspace, read_config, save_checkpoint
 from checking.calling import OutOfPatience, garbage, observed, patience, refusal
+from checking.form import ANY, Form
 from checking.observe import Finite, Observer, TokenLog
 from checking.reference import build_model, prompt_ids
 from checking.student_engine import Engine
+
+# What the probes write, as `checking.form` reads it.
+REFUSAL: Form = ({"raised": str, "message": str}, {"raised": type(None), "returned": str})
+LOADED: Form = (
+    {
+        "returned": str,
+        "training": [str],
+        "requires_grad": [str],
+        "config": ANY,
+        "tensors": ANY,
+        "logits_shape": [int],
+        "logits": [float],
+    },
+    {"returned": str},
+    type(None),
+)
+GREEDY: Form = {"output": ANY, "not_finite": str}
+SEEN: Form = GREEDY | {"canaries": [int], "flops": int, "lookups": [[int]], "memory": [int]}
+SERVED: Form = {
+    "report": ANY,
+    "stopped": bool,
+    "not_finite": str,
+    "requests_after": ANY,
+    "lookups": ([[int]], type(None)),
+    "memory": ([int], type(None)),
+}
+BOTH_SERVED: Form = {"continuous": SERVED, "static": SERVED}
+FINALE: Form = {
+    "report": ANY,
+    "wall_seconds": float,
+    "tokens_seen": int,
+    "seconds_seen": float,
+    "metrics": (str, type(None)),
+}
 
 SERVE_SECONDS = 6.0  # of CPU time; a right engine needs less than one for any case
 

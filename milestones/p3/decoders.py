@@ -170,10 +170,10 @@ def edge_cases(function: str) -> tuple[dict[str, Any], ...]:
 def refusal_cases(function: str) -> tuple[dict[str, Any], ...]:
     limit, vocab = SHAPES["default"]["max_seq_len"], SHAPES["default"]["vocab_size"]
     calls = (
-        ("the prompt is empty", ["empty"], [], 4),
+        ("the prompt is empty", [], [], 4),
         (
             f"{limit - 3} prompt tokens + 4 are one more than max_seq_len {limit}",
-            [str(limit - 3), "4", str(limit)],
+            [[str(limit - 3), str(limit + 1)], str(limit)],
             ids(limit - 3, vocab, seed=1),
             4,
         ),

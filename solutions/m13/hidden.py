@@ -151,10 +151,10 @@ _GREEDY = {
         {"label": label, "function": function, "names": names, "model": _model("wide", 26)} | call
         for function in BOTH
         for label, names, call in (
-            ("empty", ["empty"], {"prompt": [], "n": 1}),
+            ("empty", [], {"prompt": [], "n": 1}),
             ("token 999", ["999"], {"prompt": [1, 2, 999, 3], "n": 1}),
             ("token -7", ["-7"], {"prompt": [-7], "n": 2}),
-            ("60 + 41 > 100", ["60", "100"], {"prompt": ids(60, 173, 600), "n": 41}),
+            ("60 + 41 > 100", [["60", "101"], "100"], {"prompt": ids(60, 173, 600), "n": 41}),
         )
     ),
 }  # fmt: skip
@@ -200,7 +200,7 @@ _SERVING = {
         _serve("six_to_two", [3, 17, 9, 28, 6, 11, 2, 20, 14], 5, {2: 1, 8: 3}, max_new=27, block_budget=9,
                block_size=8, min_preemptions=5),
         _serve("odd", [6, 6, 6, 6, 6, 6], 6, max_new=31, block_budget=37, block_size=1, min_preemptions=5),
-        _serve("deep", [31, 32, 33, 30], 7, max_new=35, block_budget=5, block_size=16, min_preemptions=2),
+        _serve("deep", [31, 32, 33, 30], 7, max_new=35, block_budget=5, block_size=16, min_preemptions=1),
         _serve("wide", [2, 2, 2, 2, 2, 2, 2, 2], 8, max_new=14, block_budget=8, block_size=2, min_preemptions=4),
         _serve("deep", [12, 5, 40, 3], 9, max_new=2, block_budget=11, block_size=4),
     ),
@@ -247,10 +247,10 @@ _SERVING = {
     "m13c.refusals": tuple(
         {"label": label, "names": names, "model": _model("wide", 51), "max_new": 6, "block_budget": 30} | call
         for label, names, call in (
-            ("request 3 is empty", ["3", "empty"], {"requests": [[5], [4], [6], []]}),
+            ("request 3 is empty", ["3"], {"requests": [[5], [4], [6], []]}),
             ("request 0 has token 500", ["0", "500"], {"requests": [[500], [6]]}),
-            ("request 2 is too long", ["2", "98", "100"], {"requests": [[5], [5], ids(98, 173, 900)]}),
-            ("request 1 can never fit", ["1", "4"], {"requests": [[5], ids(30, 173, 901)], "block_budget": 4,
+            ("request 2 is too long", ["2", ["98", "104"], "100"], {"requests": [[5], [5], ids(98, 173, 900)]}),
+            ("request 1 can never fit", ["1", ["4", "32"]], {"requests": [[5], ids(30, 173, 901)], "block_budget": 4,
                                                     "block_size": 8}),
         )
     ),

@@ -5,6 +5,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
+from checking.form import ANY, Form
 from checking.subject import Subject
 
 # Whether the failure of the case that is being judged will be shown. Only the first one of a check is, so that a judge
@@ -40,6 +41,7 @@ class Check:
         subject: what it is about: where the student's code stands.
         limit: seconds for all cases together, of CPU time where that can be limited (Linux): a busy machine is
             not the student's fault.
+        form: what the probe's evidence looks like (`checking.form`). The judge is asked only where it does.
     """
 
     name: str
@@ -50,6 +52,7 @@ class Check:
     read: str
     subject: Subject
     limit: float = 20.0
+    form: Form = ANY
 
     @property
     def milestone(self) -> str:
@@ -60,7 +63,8 @@ class Check:
 class Result:
     """What came of a check: `status` is `passed`, `failed` or `not_written`.
 
-    `passed` counts the cases that did; `message` is about the first that did not.
+    `passed` counts the cases that did; `message` is about the first that did not. `stumbled` says that a judge raised
+    what it should not, on evidence of the right form: the course's fault, which somebody has to look at.
     """
 
     check: Check
@@ -69,4 +73,5 @@ class Result:
     seconds: float = 0.0
     passed: int = 0
     timed_out: bool = False
+    stumbled: str = ""
     evidence: list[Any] = field(default_factory=list)

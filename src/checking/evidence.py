@@ -1,12 +1,26 @@
 """What judges of every subject ask of a probe's evidence, beside tokens."""
 
+import re
 from typing import Any
 
 from checking.check import CheckFailed
 
+_NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:e[+-]?\d+)?|\d+(?:\.\d+)?")
 
-def judge_refusal(evidence: Any, words: list[str], what: str) -> None:
-    """Whether the engine refused with a ValueError whose message has all of `words`.
+
+def names(message: str, name: str) -> bool:
+    """Whether a message has a name in it; a number as a number, so that 1 is neither in 16 nor missing in 1.0."""
+    if _NUMBER.fullmatch(name):
+        found = _NUMBER.findall(message) + _NUMBER.findall(re.sub(r"(?<=\d)[,_'](?=\d{3})", "", message))
+        return float(name) in map(float, found)
+    return name in message
+
+
+def judge_refusal(evidence: Any, wanted: list[str | list[str]], what: str) -> None:
+    """Whether the engine refused with a ValueError whose message has all that is `wanted`.
+
+    Args:
+        wanted: numbers and names that the message must have; of a list in it, one. Its words are the engine's own.
 
     Raises:
         CheckFailed: it did not refuse, raised something else, or did not name the culprit.
@@ -21,11 +35,13 @@ def judge_refusal(evidence: Any, words: list[str], what: str) -> None:
             found,
             "what never fits, or cannot be served, is refused first",
         )
-    missing = [word for word in words if word not in str(evidence.get("message"))]
+    message = str(evidence.get("message"))
+    choices = [[choice] if isinstance(choice, str) else choice for choice in wanted]
+    missing = [" or ".join(choice) for choice in choices if not any(names(message, name) for name in choice)]
     if missing:
         raise CheckFailed(
             f"a message that names {' and '.join(missing)}, because {what}",
-            f"ValueError: {evidence.get('message')}",
+            f"ValueError: {message}",
             "whoever reads the message must find the culprit without a debugger",
         )
 

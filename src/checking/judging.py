@@ -1,10 +1,12 @@
 """One check from end to end: ask the worker for the evidence, and judge it here, case by case."""
 
 import time
+import traceback
 from pathlib import Path
 from typing import Any
 
 from checking.check import Check, CheckFailed, Result, will_be_shown
+from checking.form import misfit
 from checking.messages import explain, no_answer, raised
 from checking.supervisor import Answer, Worker
 
@@ -28,6 +30,7 @@ def run_check(check: Check, engine: Path, worker: Worker) -> Result:
             result.status, result.message = "not_written", str(note)
             break
         except CheckFailed as failure:
+            result.stumbled = result.stumbled or (str(failure) if isinstance(failure, JudgeStumbled) else "")
             if result.status == "passed":
                 result.status, result.message = "failed", explain(check, case, failure, answer.printed)
         finally:
@@ -37,6 +40,10 @@ def run_check(check: Check, engine: Path, worker: Worker) -> Result:
         result.message = explain(check, {}, no_answer(check, answer), answer.printed)
     result.seconds = time.monotonic() - start
     return result
+
+
+class JudgeStumbled(CheckFailed):
+    """A judge raised something that is no verdict: not the student's fault, though the check cannot pass."""
 
 
 class _NotWritten(Exception):
@@ -57,11 +64,24 @@ def _judge_case(check: Check, case: dict[str, Any], index: int, answer: Answer) 
 
 
 def _judge(check: Check, case: dict[str, Any], evidence: Any) -> None:
-    """The check's judge. Evidence can be forged, so what a judge stumbles over is a failed check, not a crash."""
+    """The check's judge, where the evidence has the form that the probe gives it: anything else was forged."""
+    bad = misfit(evidence, check.form)
+    if bad:
+        raise CheckFailed(
+            "evidence in the form that the probe gives it",
+            bad,
+            "something in the engine writes to the channel through which the checks read their answers",
+        )
     try:
         check.judge(case, evidence)
     except CheckFailed:
         raise
     except Exception as error:
-        found = f"something else ({type(error).__name__}: {str(error)[:200]})"
-        raise CheckFailed("evidence in the form that the probe gives it", found) from error
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        raise JudgeStumbled(
+            "a verdict on your result, whatever it is",
+            f"the check stumbled over it: {type(error).__name__}: {str(error)[:200]} "
+            f"({Path(place.filename).name}:{place.lineno})",
+            "a mistake of the course and not of yours, though your result is probably an unusual one: tell whoever "
+            "runs the course. Graders see a note",
+        ) from error

@@ -4,7 +4,7 @@ import multiprocessing
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -77,6 +77,18 @@ def judge(kind: str, engine: Engine, worker: Worker, folder: Path, run: str = ""
     return outcome
 
 
+def stumbles(engine: Engine, worker: Worker, folder: Path, milestones: tuple[str, ...]) -> list[str]:
+    """Where a judge stumbles over an engine, with each visible case as the first that fails."""
+    path = engine.write(folder)
+    found = []
+    for check in (check for milestone in milestones for check in MODULES[milestone].CHECKS):
+        for case in check.cases:
+            result = run_check(replace(check, cases=(case,)), path, worker)
+            if result.stumbled:
+                found.append(f"{engine.name}, {check.name}, {case['label']}: {result.stumbled}")
+    return found
+
+
 def problem(engine: Engine, outcome: Outcome) -> str:
     """What is wrong with an outcome; "" if it is what the definition says."""
     if not engine.fails:
@@ -97,6 +109,11 @@ def names_the_idea(engine: Engine, outcome: Outcome) -> bool:
     return engine.says.lower() in " ".join(outcome.message.lower().split())
 
 
+def third_of(engines: Sequence[Engine], number: int) -> list[Engine]:
+    """Every third engine: three numbers that follow each other have all."""
+    return list(engines[number % 3 :: 3])
+
+
 def run_bench(
     kinds: list[str],
     only: list[str] | None = None,
@@ -108,7 +125,7 @@ def run_bench(
 
     Args:
         kinds: of `KINDS`.
-        only: names of engines; None is all.
+        only: names of engines; None or none is all.
         jobs: processes; None is one a core.
         runs: how often right engines are run, each time with other fresh inputs.
         threads: numbers of torch threads for the runs of right engines.

@@ -10,7 +10,8 @@ _HEAD = """# The bench of engines
 
 What the milestones' checks are worth: engines with one mistake each, engines that want the points without the work,
 and right engines that are written in different ways, all judged as a student's engine is. Written by
-`uv run python -m tests.engines --write`; the definitions stand in `tests/engines/`.
+`uv run python -m tests.engines --write`; the definitions stand in `tests/engines/`. The continuous integration runs
+every third engine (`--third N`), and by the number of commits another third each time.
 """
 
 

@@ -177,7 +177,9 @@ def _mixed_rows(case: dict[str, Any], requests: list[list[int]], outputs: list[A
 
 
 def _recomputed_wrongly(case: dict[str, Any], prompt: list[int], output: Any, lookups: list[list[int]]) -> str:
-    """Whether what goes through the model after a preemption is the prompt and the tokens made so far."""
+    """Whether what goes through the model after a preemption is the prompt and the tokens made so far; "" if unseen."""
+    if "silent" not in case.get("model", {}):
+        return ""
     speaking = case["model"]["config"]["vocab_size"] - case["model"]["silent"]
     runs = []
     for tokens in lookups:

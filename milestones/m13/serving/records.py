@@ -64,11 +64,15 @@ class _Judge:
                 self.fed[event.call].append((index, event))
 
     def _states(self, call: int) -> list[_State]:
-        """How memory can be held after a call: who is done may hold it still, who begins again may have lost it."""
-        certain, done, doubtful = [], [], []
+        """How memory can be held after a call: who is done may hold it still, who begins again may have lost it.
+
+        Who begins in the next call may have been admitted.
+        """
+        certain, done, doubtful, admitted = [], [], [], []
         for index, events in enumerate(self.seen.events):
             last = next((at for at in range(len(events) - 1, -1, -1) if events[at].call <= call), None)
             if last is None:
+                admitted += [(index, 0)] if events and events[0].call == call + 1 else []
                 continue
             event = events[last]
             one = (index, event.cached)
@@ -79,9 +83,10 @@ class _Judge:
             else:
                 certain.append(one)
         return [
-            self._state([*certain, *doubtful[:kept], *extra])
+            self._state([*certain, *doubtful[:kept], *extra, *new])
             for kept in range(len(doubtful) + 1)  # the youngest are preempted first
             for extra in (([], done) if done else ([],))
+            for new in (([], admitted) if admitted else ([],))
         ]
 
     def _state(self, held: list[tuple[int, int]]) -> _State:
@@ -89,7 +94,7 @@ class _Judge:
             frozenset(index for index, _ in held),
             sum(len(self.requests[index]) + self.max_new for index, _ in held),
             sum(-(-cached // self.size) for _, cached in held),
-            sum(-(-(cached + 1) // self.size) for _, cached in held),
+            sum(-(-((cached or len(self.requests[index])) + 1) // self.size) for index, cached in held),
             sum(cached for _, cached in held),
         )
 

@@ -7,7 +7,7 @@ the next one of a request that is in the cache already. Prompts may be equal, or
 
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
-from itertools import chain, takewhile
+from itertools import accumulate, chain, takewhile
 
 
 @dataclass
@@ -32,8 +32,11 @@ class Seen:
     """The run as it was seen.
 
     Attributes:
-        order: the request of each beginning, in the order in which they came (one call has none).
+        order: the request of each beginning. Calls that follow each other and all begin a prompt are one admission,
+            and order within an admission is the engine's own business (padded, grouped by length, the last one first):
+            there the order is that of the requests.
         before: how many tokens had gone through the model before it.
+        again: the tokens that went through the model once more because their request began anew.
         events: for each request what happened to it.
         calls: the number of calls.
         lost: some token was nobody's next one, or that of two: only the beginnings are known.
@@ -41,6 +44,7 @@ class Seen:
 
     order: list[int] = field(default_factory=list)
     before: list[int] = field(default_factory=list)
+    again: int = 0
     events: list[list[Event]] = field(default_factory=list)
     calls: int = 0
     lost: bool = False
@@ -50,9 +54,9 @@ def watch(requests: list[list[int]], outputs: list[list[int]], lookups: list[lis
     """Read the calls of a run whose outputs are known."""
     seen = Seen(events=[[] for _ in requests], calls=len(lookups))
     run = _Run(requests, outputs)
-    total = 0
+    total, admission = 0, 0  # tokens so far, and where in `order` the admission that goes on began
     for call, tokens in enumerate(lookups):
-        begun: list[tuple[int, int]] = []
+        admitted = len(seen.order)
         fed: dict[int, Event] = {}
         rivals: set[int] = set()  # one of them was meant, and it matters which
         at = 0
@@ -60,7 +64,8 @@ def watch(requests: list[list[int]], outputs: list[list[int]], lookups: list[lis
             if tokens[at] in run.firsts:
                 index = run.whose_beginning(tokens[at:], chain(*lookups[call + 1 :]), fed)
                 count = run.begin(index, tokens[at:])
-                begun.append((index, total + at))
+                seen.again += count - 1 if index in seen.order else 0
+                seen.order.append(index)
                 fed[index] = Event(call, count, True, False)
                 at += count
                 continue
@@ -77,9 +82,13 @@ def watch(requests: list[list[int]], outputs: list[list[int]], lookups: list[lis
                 seen.lost = True
             at += 1
         seen.lost |= bool(rivals - fed.keys())
-        for index, place in sorted(begun):
-            seen.order.append(index)
-            seen.before.append(place)
+        if len(seen.order) == admitted:
+            admission = admitted
+        else:
+            seen.order[admission:] = sorted(seen.order[admission:])
+            first = seen.before[admission] if admission < len(seen.before) else total
+            lengths = [0, *(len(requests[index]) for index in seen.order[admission:-1])]
+            seen.before[admission:] = [first + so_far for so_far in accumulate(lengths)]
         for index, event in fed.items():
             seen.events[index].append(event)
             run.fed[index] = call
@@ -168,3 +177,11 @@ def _equal(text: list[int], tokens: list[int]) -> int:
     """How many tokens from the first on are the same."""
     pairs = zip(text, tokens, strict=False)
     return next((at for at, (one, other) in enumerate(pairs) if one != other), min(len(text), len(tokens)))
+
+
+def shared(requests: list[list[int]]) -> list[int]:
+    """How many tokens each prompt has in common with another: an engine that shares blocks may compute them once."""
+    return [
+        max((_equal(prompt, other) for at, other in enumerate(requests) if at != index), default=0)
+        for index, prompt in enumerate(requests)
+    ]
