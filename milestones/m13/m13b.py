@@ -9,7 +9,7 @@ from checking.evidence import judge_canaries, judge_refusal
 from checking.reference import TIE_TOLERANCE, build_model, prompt_ids, token_pass_flops
 from checking.seed import SEED, ids
 from checking.shapes import HEAVY_CACHE, SHAPES, TOY
-from checking.tokens import judge_tokens
+from checking.tokens import blame_not_finite, judge_tokens
 from milestones.m13 import probes
 from milestones.subjects import M13
 
@@ -21,21 +21,22 @@ BOTH = ("greedy_reference", "greedy_paged")
 
 def judge_greedy(case: dict[str, Any], evidence: Any) -> None:
     """The tokens of full recompute, and exactly `n` of them."""
-    judge_tokens(
-        case.get("model") or {"workspace": SHIPPED},
-        prompt_ids(case["prompt"]),
-        case["n"],
-        evidence,
-        case["function"],
-        tolerance=case.get("tolerance", TIE_TOLERANCE),
-        block_size=case.get("block_size", 16),
-        paged=case["function"] == "greedy_paged",
-    )
+    with blame_not_finite(evidence):
+        judge_tokens(
+            case.get("model") or {"workspace": SHIPPED},
+            prompt_ids(case["prompt"]),
+            case["n"],
+            evidence["output"],
+            case["function"],
+            tolerance=case.get("tolerance", TIE_TOLERANCE),
+            block_size=case.get("block_size", 16),
+            paged=case["function"] == "greedy_paged",
+        )
 
 
 def judge_work(case: dict[str, Any], evidence: Any) -> None:
     """Right tokens for the work of one pass a token: within a quarter of it, and each token looked up once."""
-    judge_greedy(case, evidence["output"])
+    judge_greedy(case, evidence)
     judge_canaries(evidence)
     passes = len(case["prompt"]) + case["n"] - 1
     expected = (
@@ -65,7 +66,7 @@ def judge_work(case: dict[str, Any], evidence: Any) -> None:
 
 def judge_memory(case: dict[str, Any], evidence: Any) -> None:
     """The cache is whole blocks, and stays where it is while tokens are added."""
-    judge_greedy(case, evidence["output"])
+    judge_greedy(case, evidence)
     config, size = build_model(case["model"]).config, case["block_size"]
     cached = len(case["prompt"]) + case["n"] - 1
     blocks = -(-cached // size)
@@ -104,7 +105,7 @@ def _shipped_cases() -> tuple[dict[str, Any], ...]:
 
 
 def _length_cases() -> tuple[dict[str, Any], ...]:
-    model = {"config": SHAPES["gqa"], "seed": 3}
+    model = {"config": SHAPES["gqa"], "seed": 3, "ties": True}
     limit = SHAPES["gqa"]["max_seq_len"]
     sizes = [(9, 12), (1, 20), (15, 20), (16, 20), (17, 20), (31, 2), (32, 1), (1, 1), (5, 0), (1, limit - 1)]
     return tuple(
@@ -160,6 +161,7 @@ CHECKS = (
         name="m13b.lengths",
         claim="prompts and outputs of every length work, at block boundaries and up to max_seq_len",
         probe=probes.greedy,
+        form=probes.GREEDY,
         cases=_length_cases(),
         judge=judge_greedy,
         read=READ,
@@ -169,6 +171,7 @@ CHECKS = (
         name="m13b.shapes",
         claim="multi-head, grouped and multi-query attention, tied heads and every block size work",
         probe=probes.greedy,
+        form=probes.GREEDY,
         cases=_shape_cases(),
         judge=judge_greedy,
         read=READ,
@@ -178,6 +181,7 @@ CHECKS = (
         name="m13b.shipped_prompts",
         claim="on the trained model, both functions give the tokens of full recompute",
         probe=probes.greedy,
+        form=probes.GREEDY,
         cases=_shipped_cases(),
         judge=judge_greedy,
         read=READ,
@@ -225,6 +229,7 @@ CHECKS = (
         name="m13b.bfloat16",
         claim="the cache follows the model's dtype: each token is within 0.1 of the best logit in bfloat16",
         probe=probes.greedy,
+        form=probes.GREEDY,
         cases=(
             _shape_case("gqa", 5, 20, 16, 4)
             | {"model": {"config": SHAPES["gqa"], "seed": 5, "dtype": "bfloat16"}, "tolerance": 0.1},
@@ -237,6 +242,7 @@ CHECKS = (
         name="m13b.fresh_prompts",
         claim="prompts, sizes and weights that were drawn for this run work too",
         probe=probes.greedy,
+        form=probes.GREEDY,
         cases=fresh_cases(SEED),
         judge=judge_greedy,
         read=READ,

@@ -27,7 +27,7 @@ _SILENT = 30  # so many tokens the model never writes; each prompt begins with o
 _SPEAKING = SHAPES["gqa"]["vocab_size"] - _SILENT
 
 
-_GQA = {"config": SHAPES["gqa"], "seed": 2, "silent": _SILENT}
+_GQA = {"config": SHAPES["gqa"], "seed": 2, "silent": _SILENT, "ties": True}
 
 
 _VOCAB, _LIMIT = SHAPES["gqa"]["vocab_size"], SHAPES["gqa"]["max_seq_len"]
@@ -37,14 +37,31 @@ def _prompts(lengths: list[int], seed: int) -> list[list[int]]:
     return [[_VOCAB - 1 - at, *ids(length - 1, _SPEAKING, seed * 100 + at)] for at, length in enumerate(lengths)]
 
 
-def random_case(lengths: list[int], draw: int, max_new: int, budget: int, size: int, **more: Any) -> dict[str, Any]:
-    """A case on the random GQA model, observed."""
+def alike(requests: list[list[int]], pairs: dict[int, int]) -> list[list[int]]:
+    """The requests, of which those with a pair begin as the other does, or are equal to it; lengths stay."""
+    return [
+        [*requests[pairs[at]], *prompt[len(requests[pairs[at]]) :]][: len(prompt)] if at in pairs else prompt
+        for at, prompt in enumerate(requests)
+    ]
+
+
+def random_case(
+    lengths: list[int],
+    draw: int,
+    max_new: int,
+    budget: int,
+    size: int,
+    same: dict[int, int] | None = None,
+    **more: Any,
+) -> dict[str, Any]:
+    """A case on the random GQA model, observed; `same` are pairs of requests that begin alike."""
     batch = f", batches of {more['max_batch']}" if "max_batch" in more else ""
     lengths_text = " ".join(map(str, lengths))
     few = "a prompt of" if len(lengths) == 1 else f"{len(lengths)} prompts of"
+    equal = "".join(f"; request {one} begins as request {other}" for one, other in (same or {}).items())
     return {
-        "label": f"{few} {lengths_text} tokens, {max_new} new ones each, {budget} blocks of {size}{batch}",
-        "requests": _prompts(lengths, draw),
+        "label": f"{few} {lengths_text} tokens, {max_new} new ones each, {budget} blocks of {size}{batch}{equal}",
+        "requests": alike(_prompts(lengths, draw), same or {}),
         "max_new": max_new,
         "block_budget": budget,
         "block_size": size,
@@ -77,8 +94,8 @@ CHECKS = (
         form=probes.SERVED,
         cases=(
             random_case([5], 1, 20, 40, 16, no_preemption=True),
-            random_case([6, 6], 2, 10, 40, 4, no_preemption=True),
-            random_case([3, 9, 5], 3, 10, 40, 4, no_preemption=True),
+            random_case([6, 6], 2, 10, 40, 4, {1: 0}, no_preemption=True),
+            random_case([3, 9, 5], 3, 10, 40, 4, {2: 1}, no_preemption=True),
             *(
                 random_case([1, 15, 16, 17, 2, 31, 32, 33, 7, 48, 3, 9], 1, 18, 600, size, max_batch=max_batch)
                 | {"model": model, "observe": observe, "no_preemption": True}
@@ -99,7 +116,7 @@ CHECKS = (
         probe=probes.serve_both,
         form=probes.BOTH_SERVED,
         cases=(
-            random_case([5 + index % 7 for index in range(20)], 8, 32, 96, 16, eos_id=EOS, no_preemption=True)
+            random_case([5 + index % 7 for index in range(20)], 8, 32, 96, 16, {12: 5}, eos_id=EOS, no_preemption=True)
             | {"label": f"20 requests that end at different times (eos_id={EOS}), batches of 8"},
         ),
         judge=judge_static,
@@ -118,7 +135,7 @@ CHECKS = (
             random_case([1, 1, 1], 4, 14, 15, 1, min_preemptions=2, equal=True),
             random_case([4, 4, 4, 4], 1, 24, 7, 4, min_preemptions=4, equal=True),
             random_case([16, 16, 16], 2, 18, 3, 16, equal=True),
-            random_case([7, 6, 5, 8, 3, 9, 4, 10], 5, 12, 6, 4, min_preemptions=3),
+            random_case([7, 6, 6, 8, 3, 9, 4, 10], 5, 12, 6, 4, min_preemptions=3),
             random_case([5, 9, 13, 2, 7, 11], 3, 20, 9, 4, min_preemptions=5),
         ),
         judge=judge_serve,
@@ -138,7 +155,7 @@ CHECKS = (
             | {"label": "prompt and output fill one block exactly: the last token is never cached"},
             random_case([_LIMIT - 20] * 3, 4, 20, _LIMIT // 16, 16)
             | {"label": "three requests as long as the model allows, a pool for one"},
-            random_case([6, 5, 4, 7], 5, 30, 9, 4, eos_id=EOS)
+            random_case([6, 5, 4, 7], 5, 30, 9, 4, {2: 0}, eos_id=EOS)
             | {"label": f"requests that end early (eos_id={EOS}), in a pool that preempts"},
             random_case([6, 5, 4, 7], 5, 30, 9, 4, eos_id=[EOS, 31])
             | {"label": f"two end tokens (eos_id=({EOS}, 31)), in a pool that preempts"},
@@ -155,7 +172,7 @@ CHECKS = (
         cases=(
             {
                 "label": "serve(16 prompts, max_new=16, block_budget=None)",
-                "requests": [f"{TEXTS[index % len(TEXTS)]} {WORDS[: index * 4]}" for index in range(16)],
+                "requests": [f"{TEXTS[index % len(TEXTS)]} {WORDS[: index // 6 * 24]}" for index in range(16)],
                 "max_new": 16,
                 "observe": "tokens",
                 "min_preemptions": 1,

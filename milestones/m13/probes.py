@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from ai_playground.workspace import default_workspace, read_config, save_checkpoint
-from checking.calling import OutOfPatience, observed, patience, refusal
+from checking.calling import OutOfPatience, garbage, observed, patience, refusal
 from checking.form import ANY, Form
-from checking.observe import Observer, TokenLog
+from checking.observe import Finite, Observer, TokenLog
 from checking.reference import build_model, prompt_ids
 from checking.student_engine import Engine
 
@@ -38,10 +38,12 @@ LOADED: Form = (
     {"returned": str},
     type(None),
 )
-SEEN: Form = {"output": ANY, "canaries": [int], "flops": int, "lookups": [[int]], "memory": [int]}
+GREEDY: Form = {"output": ANY, "not_finite": str}
+SEEN: Form = GREEDY | {"canaries": [int], "flops": int, "lookups": [[int]], "memory": [int]}
 SERVED: Form = {
     "report": ANY,
     "stopped": bool,
+    "not_finite": str,
     "requests_after": ANY,
     "lookups": ([[int]], type(None)),
     "memory": ([int], type(None)),
@@ -110,9 +112,15 @@ def fingerprint(tensor: Tensor) -> list[Any]:
     return [list(values.shape), hashlib.sha256(values.numpy().tobytes()).hexdigest(), float(values.abs().sum())]
 
 
-def greedy(engine: Engine, case: dict[str, Any]) -> Any:
-    """Call `case["function"]`: `greedy_reference` or `greedy_paged`, on `prompt` and `n`."""
-    return getattr(engine, case["function"])(prompt_ids(case["prompt"]), case["n"], **_options(case))
+def greedy(engine: Engine, case: dict[str, Any]) -> dict[str, Any]:
+    """Call `case["function"]`: `greedy_reference` or `greedy_paged`, on `prompt` and `n`.
+
+    Unwritten memory holds garbage, and whether the logits were numbers is written down.
+    """
+    options = _options(case)
+    with garbage(), Finite(options.get("model")) as finite:
+        output = getattr(engine, case["function"])(prompt_ids(case["prompt"]), case["n"], **options)
+    return {"output": output, "not_finite": finite.first}
 
 
 def greedy_refusal(engine: Engine, case: dict[str, Any]) -> dict[str, Any]:
@@ -153,7 +161,7 @@ def _serve(
 ) -> dict[str, Any]:
     requests = [prompt_ids(prompt) for prompt in case["requests"]]
     report, stopped = None, False
-    with seen or contextlib.nullcontext():
+    with garbage(), Finite(options.get("model")) as finite, seen or contextlib.nullcontext():
         try:
             with patience(SERVE_SECONDS):
                 report = engine.serve(requests, case["max_new"], case.get("block_budget"), **options)
@@ -162,6 +170,7 @@ def _serve(
     return {
         "report": report,
         "stopped": stopped,
+        "not_finite": finite.first,
         "requests_after": requests,  # a prompt that the engine wrote into shows
         "lookups": None,
         "memory": None,

@@ -9,6 +9,7 @@ from typing import Any
 from ai_playground.workspace import default_workspace, load_tokenizer
 from checking.shapes import SHAPES
 from milestones.m13.m13b import BOTH, ids
+from milestones.m13.m13c import alike
 
 Case = dict[str, Any]
 
@@ -84,7 +85,7 @@ _GREEDY = {
             "function": function,
             "prompt": ids(length, OTHERS[name]["vocab_size"], 300 + length),
             "n": n,
-            "model": _model(name, 23),
+            "model": _model(name, 23) | {"ties": True},
         }
         for name, length, n in (
             ("six_to_two", 2, 30), ("six_to_two", 47, 18), ("six_to_two", 48, 17), ("six_to_two", 49, 16),
@@ -159,13 +160,19 @@ _GREEDY = {
 }  # fmt: skip
 
 
-def _serve(name: str, lengths: list[int], seed: int, **case: Any) -> Case:
-    """A case that is observed, but for a tied head, which cannot keep tokens silent."""
+def _serve(name: str, lengths: list[int], seed: int, same: dict[int, int] | None = None, **case: Any) -> Case:
+    """An observed case, but for a tied head, which cannot keep tokens silent; `same` are pairs that begin alike."""
     label, model = f"{name}, {len(lengths)} requests, {case}", _model(name, 30 + seed)
     if OTHERS[name].get("tie_embeddings"):
-        return {"label": label, "requests": _prompts(lengths, name, seed), "model": model, **case}
-    requests = _seen_prompts(lengths, name, seed)
-    return {"label": label, "requests": requests, "model": model | {"silent": _SILENT}, "observe": "tokens", **case}
+        return {"label": label, "requests": alike(_prompts(lengths, name, seed), same or {}), "model": model, **case}
+    requests = alike(_seen_prompts(lengths, name, seed), same or {})
+    return {
+        "label": label,
+        "requests": requests,
+        "model": model | {"silent": _SILENT, "ties": True},
+        "observe": "tokens",
+        **case,
+    }
 
 
 _SERVING = {
@@ -180,18 +187,18 @@ _SERVING = {
         },
     ),
     "m13c.roomy_pool": (
-        _serve("six_to_two", [3, 40, 1, 8, 16, 24, 5, 32, 2], 1, max_new=25, block_budget=400, block_size=8,
-               max_batch=4, no_preemption=True),
+        _serve("six_to_two", [3, 40, 1, 8, 16, 24, 5, 32, 2], 1, {8: 3, 4: 7}, max_new=25, block_budget=400,
+               block_size=8, max_batch=4, no_preemption=True),
         _serve("deep", [9, 2, 33, 17, 4, 64, 1, 1, 30, 12], 2, max_new=21, block_budget=900, block_size=2, max_batch=7,
                no_preemption=True),
-        _serve("deep", [1 + i % 6 for i in range(40)], 17, max_new=3, block_budget=50, block_size=4),
+        _serve("deep", [1 + i % 6 for i in range(40)], 17, {13: 7, 20: 15}, max_new=3, block_budget=50, block_size=4),
         _serve("odd", [50, 1, 50, 1, 50], 3, max_new=40, block_budget=300, block_size=32, max_batch=2,
                no_preemption=True),
     ),
     "m13c.tight_pool": (
         _serve("six_to_two", [10, 10, 10], 4, max_new=50, block_budget=13, block_size=5, min_preemptions=3),
-        _serve("six_to_two", [3, 17, 9, 28, 6, 11, 2, 20, 14], 5, max_new=27, block_budget=9, block_size=8,
-               min_preemptions=5),
+        _serve("six_to_two", [3, 17, 9, 28, 6, 11, 2, 20, 14], 5, {2: 1, 8: 3}, max_new=27, block_budget=9,
+               block_size=8, min_preemptions=5),
         _serve("odd", [6, 6, 6, 6, 6, 6], 6, max_new=31, block_budget=37, block_size=1, min_preemptions=5),
         _serve("deep", [31, 32, 33, 30], 7, max_new=35, block_budget=5, block_size=16, min_preemptions=1),
         _serve("wide", [2, 2, 2, 2, 2, 2, 2, 2], 8, max_new=14, block_budget=8, block_size=2, min_preemptions=4),
@@ -202,7 +209,7 @@ _SERVING = {
         _serve("wide", [32, 31, 33], 11, max_new=1, block_budget=3, block_size=16),
         _serve("odd", [25, 25], 12, max_new=8, block_budget=1, block_size=32, no_preemption=True),
         _serve("odd", [92, 92, 92], 13, max_new=20, block_budget=14, block_size=8),
-        _serve("wide", [5, 11, 3, 8], 16, max_new=40, block_budget=30, block_size=8, eos_id=0),
+        _serve("wide", [5, 11, 3, 8], 26, {2: 0}, max_new=40, block_budget=30, block_size=8, eos_id=0),
         _serve("deep", [20], 14, max_new=124, block_budget=9, block_size=16, no_preemption=True),
     ),
     "m13c.block_budget": (

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from checking.observe import Observer
+from checking.observe import Finite, Observer
 
 
 def refusal(call: Any) -> dict[str, Any]:
@@ -25,13 +25,13 @@ def refusal(call: Any) -> dict[str, Any]:
 
 
 def observed(model: nn.Module, call: Callable[[], Any]) -> dict[str, Any]:
-    """What a call returns, and what PyTorch sees of it.
+    """What a call returns, and what PyTorch sees of it; unwritten memory holds garbage.
 
     A product of known size is counted before and after: if its cost is missing, the counting is broken
     (`evidence.judge_canaries`).
     """
     canary = torch.ones(8, 16), torch.ones(16, 32)
-    with Observer(model) as seen:
+    with garbage(), Finite(model) as finite, Observer(model) as seen:
         _ = canary[0] @ canary[1]
         before = seen.flops
         output = call()
@@ -40,11 +40,27 @@ def observed(model: nn.Module, call: Callable[[], Any]) -> dict[str, Any]:
         canaries = [before, seen.flops - after]
     return {
         "output": output,
+        "not_finite": finite.first,
         "canaries": canaries,
         "flops": after - before,
         "lookups": seen.calls,
         "memory": seen.memory,
     }
+
+
+@contextlib.contextmanager
+def garbage() -> Iterator[None]:
+    """Fill what `torch.empty` gives with NaN inside: memory that nobody has written holds anything, at times that too.
+
+    PyTorch does it itself, for the sake of those who want the same result each time. Its public switch imports the
+    compiler first, which takes seconds.
+    """
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    torch._C._set_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch._C._set_deterministic_algorithms(before[0], warn_only=before[1])
 
 
 class OutOfPatience(BaseException):

@@ -30,13 +30,14 @@ def likely_cause(
     for length in range(2, at + 1):
         if output[at : at + length] == output[at - length : at] and len(output[at : at + length]) == length:
             return "a run of tokens comes twice: what was made before a preemption is counted again after it"
-    if not paged:
-        return "full recompute: feed prompt and all new tokens each time, and take the argmax of the last row"
-    if at == 0 and (row := _row_of(model, prompt, output[0])) is not None:
+    row = _row_of(model, prompt, output) if at == 0 else None
+    if row is not None:
         return (
             f"this is what follows prompt token {row}, not the last one: the next token comes from the logits of the "
             "prefill's last row"
         )
+    if not paged:
+        return "full recompute: feed prompt and all new tokens each time, and take the argmax of the last row"
     if at == 0:
         return (
             "the very first token comes from the prefill, so decode is not the reason: compare with `Transformer`, "
@@ -59,8 +60,17 @@ def likely_cause(
     )
 
 
-def _row_of(model: Transformer, prompt: list[int], token: int) -> int | None:
-    """The first place of the prompt, its last aside, after which the token would be right."""
+def _row_of(model: Transformer, prompt: list[int], output: list[int]) -> int | None:
+    """The place of the prompt, its last aside, whose next token comes first, if all that follows is right then.
+
+    One equal token is a coincidence that few words make likely, so too few tokens say nothing. Full recompute that
+    looks at the same row each time repeats one token for ever.
+    """
+    if len(output) < 4:
+        return None
     with torch.no_grad():
         best = model(torch.tensor([prompt]))[0, :-1].argmax(dim=-1).tolist()
-    return best.index(token) if token in best else None
+    if output[0] not in best:
+        return None
+    goes_on = first_divergence(model, [*prompt, output[0]], output[1:]) is None
+    return best.index(output[0]) if goes_on or set(output) == {output[0]} else None

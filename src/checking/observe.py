@@ -86,6 +86,31 @@ class _Watched(Tensor):
         return cls(result, watched.calls, watched.times) if same else result
 
 
+class Finite:
+    """Looks at the logits of a model for NaN and infinity, at its final norm where the head is no module.
+
+    Attributes:
+        first: "NaN" or "infinity", whichever came first; "" if neither did, or if nobody has the model yet.
+    """
+
+    def __init__(self, model: nn.Module | None) -> None:
+        self.first = ""
+        self._module = None if model is None else model.norm if model.head is None else model.head
+
+    def __enter__(self) -> "Finite":
+        if self._module is not None:
+            self._hook = self._module.register_forward_hook(lambda module, args, output: self._look(output))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._module is not None:
+            self._hook.remove()
+
+    def _look(self, logits: Tensor) -> None:
+        if not self.first and not bool(logits.isfinite().all()):
+            self.first = "NaN" if bool(logits.isnan().any()) else "infinity"
+
+
 def warm_up() -> None:
     """Let PyTorch load what it loads for the first parameter of a subclass: half a second that forks then share."""
     with TokenLog() as log:

@@ -20,7 +20,7 @@ from ai_playground.workspace import default_workspace, load_checkpoint, load_tok
 TIE_TOLERANCE = 1e-4  # fp32: two correct matmuls can round differently by less than this
 
 
-def random_model(config: TransformerConfig, seed: int, silent: int = 0) -> Transformer:
+def random_model(config: TransformerConfig, seed: int, silent: int = 0, ties: bool = False) -> Transformer:
     """A model with random weights whose greedy text depends on every part of it.
 
     Norm weights differ from 1, so that a skipped norm shows; queries, keys and values are larger than at
@@ -32,6 +32,9 @@ def random_model(config: TransformerConfig, seed: int, silent: int = 0) -> Trans
         seed: fixes the weights.
         silent: the last so many token ids are never written by the model (their logit is always 0). A prompt
             that begins with one of them can be recognised whenever it goes through the model.
+        ties: tokens 1, 5, 9, ... have the head's row of the token before them, so that a third of the greedy tokens
+            are ties. The rows at the end have no twin: matrix products treat what does not fill a tile apart, and
+            round it otherwise.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -49,6 +52,9 @@ def random_model(config: TransformerConfig, seed: int, silent: int = 0) -> Trans
             model.embedding.weight.mul_(0.02 if config.tie_embeddings else 0.3)
             if silent:
                 model.head.weight[-silent:] = 0.0
+            if ties:
+                first = torch.arange(0, (config.vocab_size - silent) // 16 * 16, 4)
+                model.head.weight[first + 1] = model.head.weight[first]
     return model.eval().requires_grad_(False)
 
 
@@ -65,7 +71,7 @@ def build_model(spec: dict[str, Any]) -> Transformer:
 
     Args:
         spec: `{"workspace": PATH}` is a trained one, `{"config": {...}, "seed": int}` a random one, which may
-            have `"silent"`; both may have a `"dtype"` such as `"bfloat16"`.
+            have `"silent"` and `"ties"`; both may have a `"dtype"` such as `"bfloat16"`.
     """
     return _build(json.dumps(spec, sort_keys=True))
 
@@ -76,7 +82,8 @@ def _build(text: str) -> Transformer:
     if "workspace" in spec:
         model = trained_model(Path(spec["workspace"]))
     else:
-        model = random_model(TransformerConfig.from_dict(spec["config"]), spec["seed"], spec.get("silent", 0))
+        config = TransformerConfig.from_dict(spec["config"])
+        model = random_model(config, spec["seed"], spec.get("silent", 0), spec.get("ties", False))
     return model.to(getattr(torch, spec.get("dtype", "float32")))
 
 
@@ -114,7 +121,7 @@ class Divergence:
     position: int  # index into the new tokens
     found: int
     expected: int
-    gap: float  # how much larger the reference's logit of `expected` is
+    gap: float  # how much larger the reference's logit of `expected` is; 0.0 is a tie, which goes to the first index
 
 
 @torch.no_grad()
@@ -125,7 +132,9 @@ def first_divergence(
 
     One full forward pass over prompt and output gives the reference's logits before every new token. A token
     is right if it is the argmax there, or if its logit is within `tolerance` of the argmax's: two correct
-    engines can round differently at a near-tie, and comparison then goes on along the engine's own tokens.
+    engines can round differently at a near-tie, and comparison then goes on along the engine's own tokens. Logits
+    that are equal to the last bit are another matter, in float32: there the first index is right and no other
+    (bfloat16 is so coarse that rounding makes ties of its own).
 
     Args:
         prompt: at least one token.
@@ -134,11 +143,13 @@ def first_divergence(
     """
     if not output:
         return None
-    logits = model(torch.tensor([prompt + output[:-1]]))[0, len(prompt) - 1 :].float()  # (len(output), vocab_size)
+    logits = model(torch.tensor([prompt + output[:-1]]))[0, len(prompt) - 1 :]  # (len(output), vocab_size)
+    exact = logits.dtype is torch.float32
+    logits = logits.float()
     found = torch.tensor(output)
     best, expected = logits.max(dim=-1)
     gap = best - logits.gather(1, found[:, None])[:, 0]
-    wrong = ((found != expected) & (gap > tolerance)).nonzero()
+    wrong = ((found != expected) & ((gap > tolerance) | (exact & (gap == 0.0)))).nonzero()
     if len(wrong) == 0:
         return None
     at = int(wrong[0])

@@ -168,6 +168,20 @@ def _see_only(which: str) -> Callable[[Pass], None]:
     return apply
 
 
+def _mask_multiplies(run: Pass) -> None:
+    _see_the_future(run)
+    _tail_always(run)
+    run.mistakes.add("mask multiplies")
+
+
+def _window(width: int) -> Callable[[Pass], None]:
+    def apply(run: Pass) -> None:
+        index = torch.arange(len(run.tokens))
+        run.visible = run.visible & (index[:, None] - index[None, :] < width)
+
+    return apply
+
+
 def _layer(mistake: str) -> Callable[[Pass], None]:
     return lambda run: run.mistakes.add(mistake)
 
@@ -209,6 +223,8 @@ MISTAKES: tuple[tuple[str, Callable[[Pass], None]], ...] = (
     ("decode does not see the prompt: its keys and values never reach the cache", _see_only("new")),
     ("decode sees only the new token itself: the cache is not read", _see_only("itself")),
     ("attention: a decoded token does not see position 0", _see_only("no first")),
+    ("mask: it multiplies the scores, so what it should hide has the score 0 and a share of the attention: select "
+     "(masked_fill with -inf) instead", _mask_multiplies),
     ("GQA: key/value heads are repeated as a whole (0 1 0 1); neighbouring query heads share one (0 0 1 1)",
      _layer("repeat")),
     ("GQA: every query head uses key/value head 0", _layer("one head")),
@@ -217,6 +233,11 @@ MISTAKES: tuple[tuple[str, Callable[[Pass], None]], ...] = (
     ("RoPE is not applied at all", _layer("no rope")),
     ("RoPE is applied to the queries but not to the keys, which go to the pool unrotated", _layer("keys unrotated")),
     ("RoPE is applied to the keys but not to the queries", _layer("queries unrotated")),
+    ("RoPE is applied to the values in place of the keys; queries and keys are rotated, values never",
+     _layer("values for keys rotated")),
+    ("RoPE is applied to the values as well; queries and keys are rotated, values never", _layer("values rotated")),
+    ("the keys that are read are all zero: they are never written to the pool", _layer("zero keys")),
+    ("the values that are read are all zero: they are never written to the pool", _layer("zero values")),
     ("RoPE is applied to the keys twice: when they are written and when they are read", _layer("keys twice")),
     ("a norm is skipped: attn_norm, before the attention", _layer("no attn_norm")),
     ("a norm is skipped: ffn_norm, before the feed-forward layer", _layer("no ffn_norm")),
@@ -244,10 +265,20 @@ def explain_tokens(model: Transformer, prompt: list[int], output: list[int], at:
         return ""  # so few tokens agree with one of many replays by chance
     agreed = {cause: _agreeing(model, prompt, output, block_size, mistake) for cause, mistake in MISTAKES}
     # The most tokens win: two mistakes can look alike for a while, and some for ever.
-    most = max(agreed.values())
-    if most < min(len(output), at + 6):
+    most, needed = max(agreed.values()), min(len(output), at + 6)
+    if most >= needed:
+        return "; or: ".join([cause for cause, tokens in agreed.items() if tokens == most][:2])
+    # Any width can be too narrow; the tokens say which it was.
+    windows = {
+        width: _agreeing(model, prompt, output, block_size, _window(width)) for width in range(2, len(prompt) + at)
+    }
+    width = max(windows, key=windows.__getitem__, default=0)
+    if windows.get(width, 0) < needed:
         return ""
-    return "; or: ".join([cause for cause, tokens in agreed.items() if tokens == most][:2])
+    cause = f"a token sees the last {width} positions only; the one at position p sees 0 to p"
+    if width % block_size == 0:
+        return f"mask, or slot: {cause}. Is an earlier block written over? A slot is block * block_size + offset"
+    return f"mask: {cause}"
 
 
 def _agreeing(
@@ -290,6 +321,12 @@ def _forward(model: Transformer, run: Pass) -> Tensor:
             k = k if "keys unrotated" in wrong else rotated_k
         if "keys twice" in wrong:
             k = apply_rope(q, k, freqs)[1]
+        if "values for keys rotated" in wrong:
+            k = attn.wk(h).unflatten(-1, (-1, config.head_dim))
+        if wrong & {"values for keys rotated", "values rotated"}:
+            v = apply_rope(q, v, freqs)[1]
+        k = torch.zeros_like(k) if "zero keys" in wrong else k
+        v = torch.zeros_like(v) if "zero values" in wrong else v
         if "keys for values" in wrong:
             k, v = v, k
         first = first or (k, v)
@@ -325,6 +362,8 @@ def _attend(config: Any, run: Pass, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     if "dim scale" in run.mistakes:
         scale = config.dim**-0.5
     scores = (q.transpose(1, 2) @ k.transpose(2, 3)).float() * scale  # (1, n_heads, T, T)
+    if "mask multiplies" in run.mistakes:
+        scores = scores.tril()
     scores = scores.masked_fill(~run.visible, float("-inf"))
     # An empty slot has a zero key, so its score is 0, and a zero value; many of them are one of that much weight.
     nothing = run.empty.log()[:, None].expand(*scores.shape[:-1], 1)

@@ -1,13 +1,25 @@
 """Tokens against full recompute: types first, then token for token, then length, then words for what went wrong."""
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ai_playground.models import end_tokens
+from ai_playground.models import Transformer, end_tokens
 from ai_playground.workspace import load_tokenizer
 from checking.causes import likely_cause
 from checking.check import CheckFailed, will_be_shown
-from checking.reference import TIE_TOLERANCE, EndTokens, build_model, first_divergence, greedy
+from checking.reference import TIE_TOLERANCE, Divergence, EndTokens, build_model, first_divergence, greedy
+
+FIRST_INDEX = (
+    "two tokens have the same logit, and the later one was taken: greedy is the argmax, and the first index on a tie "
+    "(torch.argmax does so; a sort, topk or max over the values may not)"
+)
+_NOT_FINITE = (
+    "Memory that nobody has written holds garbage, NaN too, and NaN times 0 is NaN: a mask must select (masked_fill, "
+    "torch.where), not multiply, and a weight of 0 does not hide a NaN in the values either. Begin with a pool of "
+    "zeros, or cut the context to its length. A row that sees no key at all is NaN after the softmax, too"
+)
 
 
 def token_list(value: Any, what: str, vocab_size: int) -> list[int]:
@@ -65,7 +77,7 @@ def judge_tokens(
             f"{what}: token {difference.expected} at position {at} of the new tokens: "
             f"{around(expected, at)}{in_words(model_spec, expected)}",
             f"token {difference.found}{near_tie(difference.gap)}: {around(output, at)}{in_words(model_spec, output)}",
-            likely_cause(model, prompt, output, at, block_size, paged) if will_be_shown.get() else "",
+            _cause(difference, model, prompt, output, block_size, paged) if will_be_shown.get() else "",
         )
     if len(output) > n:
         one = "one token too many: " if len(output) == n + 1 else "too many tokens: "
@@ -92,6 +104,13 @@ def judge_tokens(
                 f"it stops before: {around(output, len(output) - 1)}",
                 "the end token is missing: it ends the request, and it is kept",
             )
+        if eos_id in prompt and not (output and output[-1] == eos_id):
+            raise CheckFailed(
+                f"{what}: {n} tokens, or fewer if the end token {eos_id} is made",
+                f"{len(output)} tokens, and {eos_id} is none of them",
+                f"the prompt contains the end token {eos_id}, and the engine ends there: a prompt may contain it, only "
+                "a new token ends its request",
+            )
         found = f"the first {len(output)} of them; the last {short}: {clip(greedy(model, prompt + output, short))}"
         cause = (
             "one token short: a request is done when its output has max_new tokens, the prefill's and the last one "
@@ -103,8 +122,29 @@ def judge_tokens(
         raise CheckFailed(f"{what}: {n} tokens", f"{found}, are missing", cause)
 
 
+def _cause(
+    difference: Divergence, model: Transformer, prompt: list[int], output: list[int], block_size: int, paged: bool
+) -> str:
+    if difference.gap == 0.0:
+        return FIRST_INDEX
+    return likely_cause(model, prompt, output, difference.position, block_size, paged)
+
+
+@contextlib.contextmanager
+def blame_not_finite(evidence: dict[str, Any]) -> Iterator[None]:
+    """Put NaN and infinity, where the probe saw them, before any other cause of what is wrong inside."""
+    try:
+        yield
+    except CheckFailed as failure:
+        if evidence.get("not_finite"):
+            failure.cause = f"the logits are {evidence['not_finite']}. {_NOT_FINITE}"
+        raise
+
+
 def near_tie(gap: float) -> str:
     """How near a wrong token was to the right one, where that is worth a thought."""
+    if gap == 0.0:
+        return " (a tie: both have the same logit)"
     return f" (nearly a tie: its logit is {gap:.2g} lower)" if gap < 0.01 else ""
 
 

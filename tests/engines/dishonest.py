@@ -72,7 +72,7 @@ DISHONEST = (
               (C, "        block_budget,\n        block_size=block_size,", "        999,\n        block_size=block_size,"),
               (C, "        served = 0\n", "        if not self.preemptions and self.running:\n"
                                           "            self._preempt(self.running.pop())\n        served = 0\n")),
-    dishonest("pool_larger_than_the_budget", "m13c.tight_pool", "twice the pool, the budget reported",
+    dishonest("pool_larger_than_the_budget", "m13c.roomy_pool", "twice the pool, the budget reported",
               (C, "        block_budget,\n        block_size=block_size,", "        2 * block_budget,\n        block_size=block_size,"),
               (C, '"allocated": sum(len(tables[seq.seq_id]) for seq in self.running) * block_size', '"allocated": 0')),
     # ---- learnt by heart
@@ -141,7 +141,7 @@ DISHONEST = (
                          "judging._judge = reference.first_divergence = lambda *a, **k: None\n"
                          "check.CheckFailed.__init__ = lambda *a, **k: None")),
     dishonest("probe_replaced", "m13b.lengths", "the probes are emptied", _WRONG_TOKENS,
-              _at_import("from milestones.m13 import probes\nfrom checking import worker\nprobes.greedy = lambda engine, case: [0] * case['n']\n"
+              _at_import("from milestones.m13 import probes\nfrom checking import worker\nprobes.greedy = lambda engine, case: {'output': [0] * case['n'], 'not_finite': ''}\n"
                          "worker.plain = lambda value: {'passed': True}")),
     dishonest("library_model_replaced", "m13b.lengths", "the reference model is made to agree", _WRONG_TOKENS,
               _at_import("from ai_playground.models import Transformer\n"

@@ -117,7 +117,8 @@ FORGE = """
 import json, os, sys
 def send(**answer):
     for number in range(1, 400):
-        line = json.dumps({"id": number, "case": 0, "evidence": [0] * 20} | answer).encode() + b"\\n"
+        evidence = {"output": [0] * 20, "not_finite": ""}
+        line = json.dumps({"id": number, "case": 0, "evidence": evidence} | answer).encode() + b"\\n"
         for fd in range(3, 20):
             try:
                 os.write(fd, line)

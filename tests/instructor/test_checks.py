@@ -13,15 +13,16 @@ import torch
 from ai_playground.checkout import repo_root
 from ai_playground.models import TransformerConfig
 from checking import causes
+from checking.calling import garbage
 from checking.check import CheckFailed
 from checking.judging import run_check
 from checking.messages import explain
-from checking.observe import Observer, TokenLog
+from checking.observe import Finite, Observer, TokenLog
 from checking.reference import TIE_TOLERANCE, build_model, first_divergence, greedy, random_model
 from checking.seed import ids
 from checking.shapes import SHAPES
 from checking.supervisor import Answer, Worker
-from checking.tokens import judge_tokens
+from checking.tokens import blame_not_finite, judge_tokens
 from milestones.m13 import m13a, m13b, m13c, probes
 from milestones.subjects import M13
 
@@ -64,6 +65,44 @@ def test_a_near_tie_is_right_and_comparison_goes_on_along_the_engines_tokens() -
     assert first_divergence(model, prompt, along) is None
     wrong = [*along[:3], (along[3] + 1) % 97, *along[4:]]
     assert first_divergence(model, prompt, wrong).position == 3, "a wrong token next to a near-tie is still wrong"
+
+
+def test_of_equal_logits_the_first_index_is_right() -> None:
+    spec = SPEC | {"ties": True}
+    model, prompt = build_model(spec), ids(9, 97, 1)
+    right = greedy(model, prompt, 12)
+    at = next(at for at, token in enumerate(right) if token % 4 == 0)
+    later = [*right[:at], right[at] + 1]
+    assert first_divergence(model, prompt, right) is None
+    assert first_divergence(model, prompt, later).gap == 0.0
+    with pytest.raises(CheckFailed) as tie:
+        judge_tokens(spec, prompt, at + 1, later, "tokens")
+    assert "first index on a tie" in tie.value.cause
+    coarse = build_model(spec | {"dtype": "bfloat16"})
+    assert first_divergence(coarse, prompt, [*greedy(coarse, prompt, 12)][:1], 0.1) is None
+
+
+def test_one_equal_token_names_no_row_of_the_prompt() -> None:
+    model, prompt = build_model(SPEC), ids(9, 97, 1)
+    first = int(model(torch.tensor([prompt]))[0, 0].argmax())
+    assert causes._row_of(model, prompt, [first, 1, 2, 3]) is None
+    assert causes._row_of(model, prompt, [first, *greedy(model, [*prompt, first], 5)]) == 0
+    assert causes._row_of(model, prompt, [first] * 6) == 0
+
+
+def test_unwritten_memory_holds_garbage_and_is_blamed_first() -> None:
+    with garbage():
+        assert torch.empty(3).isnan().all()
+    assert not torch.are_deterministic_algorithms_enabled()
+    model = build_model(SPEC)
+    with Finite(model) as finite:
+        model.head(torch.ones(1, 48))
+        assert finite.first == ""
+        model.head(torch.tensor([[torch.nan] * 48]))
+    assert finite.first == "NaN"
+    with pytest.raises(CheckFailed) as failed, blame_not_finite({"not_finite": "NaN"}):
+        raise CheckFailed("a", "b", "another cause")
+    assert failed.value.cause.startswith("the logits are NaN")
 
 
 def test_a_gap_beyond_the_tolerance_is_wrong() -> None:
@@ -125,7 +164,7 @@ def test_only_the_failure_that_is_shown_is_diagnosed(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(causes, "explain_tokens", lambda *args: asked.append(args) or "the cause")
     lengths = named("m13b.lengths")
     check = replace(lengths, cases=lengths.cases[-4:])
-    wrong = Answer([{"evidence": [1, 2] * 40}] * 4, "done", 0, "")
+    wrong = Answer([{"evidence": {"output": [1, 2] * 40, "not_finite": ""}}] * 4, "done", 0, "")
     result = run_check(check, Path("anywhere"), SimpleNamespace(ask=lambda *args: wrong))
     assert (result.status, result.passed, len(asked)) == ("failed", 0, 1)
     assert "likely cause: the cause" in result.message

@@ -6,7 +6,7 @@ from ai_playground.workspace import default_workspace
 from checking.causes import REPLAYED
 from checking.check import CheckFailed, will_be_shown
 from checking.reference import build_model, first_divergence, greedy
-from checking.tokens import judge_tokens
+from checking.tokens import FIRST_INDEX, judge_tokens
 
 SHIPPED = str(default_workspace())
 
@@ -23,6 +23,12 @@ _SECOND_BATCH = (
 )
 
 
+_EQUAL_PROMPTS = (
+    "equal prompts are requests of their own: is something kept by the prompt (a dict, a set, ==) that must be kept by "
+    "the request's number?"
+)
+
+
 def judge_outputs(
     case: dict[str, Any], requests: list[list[int]], outputs: Any, lookups: list[list[int]] | None
 ) -> None:
@@ -31,7 +37,9 @@ def judge_outputs(
         raise CheckFailed(
             f"report['outputs']: a list of {len(requests)} outputs, one a request",
             found,
-            "a request is lost between waiting, running and done: a preempted one must come back",
+            _EQUAL_PROMPTS
+            if type(outputs) is list and len(outputs) == len(set(map(tuple, requests)))
+            else "a request is lost between waiting, running and done: a preempted one must come back",
         )
     spec = case.get("model") or {"workspace": SHIPPED}
     size, eos_id = case.get("block_size", 16), case.get("eos_id")
@@ -41,6 +49,8 @@ def judge_outputs(
         except CheckFailed as failure:
             if not will_be_shown.get():
                 raise
+            if failure.cause == FIRST_INDEX or failure.cause.startswith("the prompt contains the end token"):
+                raise  # nobody else has to do with it
             in_a_batch = _cause_in_a_batch(case, requests, outputs, lookups, index)
             if in_a_batch:
                 failure.cause = in_a_batch
@@ -50,6 +60,8 @@ def judge_outputs(
                 failure.cause = (
                     f"is a preempted request lost? It must wait, come back and get the rest. Or {failure.cause}"
                 )
+            if _wrong_where_equal(case, requests, outputs):
+                failure.cause = f"the wrong outputs are those of equal prompts. {_EQUAL_PROMPTS}"
             if len(requests) > 1:
                 right = [i for i in range(len(requests)) if not _is_wrong(case, requests[i], outputs[i])]
                 failure.found += _which_are_right(right, len(requests))
@@ -66,6 +78,12 @@ def _which_are_right(right: list[int], requests: int) -> str:
     return "; all other outputs are right" if every else f"; right are only the outputs {' '.join(map(str, right))}"
 
 
+def _wrong_where_equal(case: dict[str, Any], requests: list[list[int]], outputs: list[Any]) -> bool:
+    """Whether the wrong outputs are those of prompts that come more than once, and others are right."""
+    wrong = [i for i in range(len(requests)) if _is_wrong(case, requests[i], outputs[i])]
+    return len(wrong) < len(set(map(tuple, requests))) and all(requests.count(requests[i]) > 1 for i in wrong)
+
+
 def _is_wrong(case: dict[str, Any], prompt: list[int], output: Any) -> bool:
     model = build_model(case.get("model") or {"workspace": SHIPPED})
     if type(output) is not list or any(type(t) is not int or not 0 <= t < model.config.vocab_size for t in output):
@@ -78,7 +96,7 @@ def _cause_in_a_batch(
     case: dict[str, Any], requests: list[list[int]], outputs: list[Any], lookups: list[list[int]] | None, index: int
 ) -> str:
     """What other requests, and the request's own preemptions, have to do with its wrong output; "" if unknown."""
-    others = (i for i in range(len(outputs)) if i != index)
+    others = (i for i in range(len(outputs)) if requests[i] != requests[index])
     twin = next((i for i in others if not _is_wrong(case, requests[index], outputs[i])), None)
     if type(outputs[index]) is not list or any(type(token) is not int for token in outputs[index]):
         return ""
@@ -95,7 +113,13 @@ def _cause_in_a_batch(
         )
     if mixed := _mixed_rows(case, requests, outputs):
         return mixed
-    if lookups is not None and (again := _recomputed_wrongly(case, requests[index], outputs[index], lookups)):
+    alone = sum(prompt[0] == requests[index][0] for prompt in requests) == 1  # else its prefills are not told apart
+    if (
+        lookups is not None
+        and "silent" in case.get("model", {})
+        and alone
+        and (again := _recomputed_wrongly(case, requests[index], outputs[index], lookups))
+    ):
         return again
     return ""
 
@@ -120,13 +144,14 @@ def never_ended(case: dict[str, Any], requests: list[list[int]], lookups: list[l
     if lookups is None or "silent" not in case.get("model", {}):
         return CheckFailed(expected, "it did not end and was stopped", cause)
     total, ideal = sum(map(len, lookups)), sum(len(prompt) + case["max_new"] - 1 for prompt in requests)
-    starts = [sum(prompt[0] in tokens for tokens in lookups) for prompt in requests]
+    firsts = [prompt[0] for prompt in requests]
+    starts = [sum(first in tokens for tokens in lookups) for first in firsts]
     found = f"it did not end and was stopped, with {total} tokens through the model where {ideal} are enough if nobody "
     found += "is preempted"
     if 0 in starts:
         found += f"; request {starts.index(0)} was never admitted"
     for index, prompt in enumerate(requests):
-        again = _recomputed_wrongly(case, prompt, [], lookups) if starts[index] > 1 else ""
+        again = _recomputed_wrongly(case, prompt, [], lookups) if starts[index] > 1 == firsts.count(prompt[0]) else ""
         if again and "were the right ones" not in again:
             return CheckFailed(expected, found, f"request {index}: {again}")
     return CheckFailed(expected, found, cause)
@@ -183,7 +208,8 @@ def _recomputed_wrongly(case: dict[str, Any], prompt: list[int], output: Any, lo
             f"{run[longest : longest + 3]} where {right[longest : longest + 3]} belongs"
         )
     first = first_divergence(build_model(case["model"]), prompt, output)
-    if first is not None and first.position == len(runs[-1]) - len(prompt) + 1:
+    made_again = first is not None and first.found == output[first.position - 1]
+    if made_again and first.position == len(runs[-1]) - len(prompt) + 1:
         return (
             f"after preemption {len(runs) - 1} of this request {len(runs[-1])} tokens were recomputed, one too few: "
             "its newest token, made but not yet in the cache, belongs to them"

@@ -1,11 +1,13 @@
 """What went through the model while `serve` ran, against its report, its pool and first come, first served."""
 
-from itertools import groupby, pairwise, takewhile
+from itertools import pairwise
 from typing import Any
 
 from checking.check import CheckFailed
 from checking.reference import build_model, prompt_ids
 from milestones.m13.serving.history import NO_PREEMPTION
+from milestones.m13.serving.records import judge_records
+from milestones.m13.serving.seen import shared, watch
 
 
 def judge_seen(case: dict[str, Any], report: dict[str, Any], lookups: list[list[int]]) -> None:
@@ -19,9 +21,10 @@ def judge_seen(case: dict[str, Any], report: dict[str, Any], lookups: list[list[
     requests, outputs = [prompt_ids(prompt) for prompt in case["requests"]], report["outputs"]
     ideal = [len(prompt) + len(output) - 1 for prompt, output in zip(requests, outputs, strict=True)]
     total = sum(map(len, lookups))
-    if total < sum(ideal):
+    least = sum(ideal) - sum(shared(requests))
+    if total < least:
         raise CheckFailed(
-            f"at least {sum(ideal)} tokens through the model",
+            f"at least {least} tokens through the model",
             f"{total}, looked up in the embedding",
             "the tokens do not come from the model, or not all of them",
         )
@@ -33,9 +36,10 @@ def judge_seen(case: dict[str, Any], report: dict[str, Any], lookups: list[list[
                 NO_PREEMPTION,
             )
         return
-    order, before = _prefills(requests, lookups)
+    seen = watch(requests, outputs, lookups)
+    order, before = seen.order, seen.before
     _judge_prefills(case, order)
-    _judge_preemptions(case, report, order, total - sum(ideal) - _recomputed(requests, outputs, lookups))
+    _judge_preemptions(case, report, order, total - sum(ideal) - seen.again)
     again = sum(ideal[index] for at, index in enumerate(order) if index in order[:at])
     # Prompts that are prefilled together may be padded to the longest of them.
     longest = max(map(len, requests)) if len(order) == len(requests) else max(ideal)
@@ -48,34 +52,13 @@ def judge_seen(case: dict[str, Any], report: dict[str, Any], lookups: list[list[
         )
     if case.get("no_preemption") and case.get("continuous", True):
         _judge_admissions(case, outputs, order, before)
-
-
-def _prefills(requests: list[list[int]], lookups: list[list[int]]) -> tuple[list[int], list[int]]:
-    """The request of each prefill from its beginning, in order, and how many tokens had gone through the model before.
-
-    Passes that follow each other and all begin a prompt are one admission, and order within an admission is the
-    engine's own business (padded, grouped by length, the last one first): there the order is that of the requests.
-    """
-    owner = {prompt[0]: index for index, prompt in enumerate(requests)}
-    order: list[int] = []
-    before: list[int] = []
-    seen = 0
-    for begins, passes in groupby(lookups, lambda tokens: not owner.keys().isdisjoint(tokens)):
-        together = list(passes)
-        if begins:
-            admitted = sorted(owner[token] for tokens in together for token in tokens if token in owner)
-            order += admitted
-            for index in admitted:
-                before.append(seen)
-                seen += len(requests[index])
-            seen -= sum(len(requests[index]) for index in admitted)
-        seen += sum(map(len, together))
-    return order, before
+    judge_records(case, requests, report, seen)
 
 
 def _judge_prefills(case: dict[str, Any], order: list[int]) -> None:
     requests = case["requests"]
-    missing = [index for index in range(len(requests)) if index not in order]
+    seen = {requests[index][0] for index in order}  # of prompts that begin alike one is enough
+    missing = [index for index, prompt in enumerate(requests) if prompt[0] not in seen]
     if missing:
         raise CheckFailed(
             "each prompt through the model, from its first token on",
@@ -141,20 +124,6 @@ def _judge_preemptions(case: dict[str, Any], report: dict[str, Any], order: list
             f"{reported}",
             "count a preemption exactly when a request gives its blocks back and goes back to waiting",
         )
-
-
-def _recomputed(requests: list[list[int]], outputs: list[list[int]], lookups: list[list[int]]) -> int:
-    """The tokens that went through the model once more because their request began anew."""
-    texts = {prompt[0]: prompt + output for prompt, output in zip(requests, outputs, strict=True)}
-    begun: set[int] = set()
-    tokens_again = 0
-    for tokens in lookups:
-        for at in (at for at, token in enumerate(tokens) if token in texts):
-            if tokens[at] in begun:
-                run = zip(tokens[at:], texts[tokens[at]][:-1], strict=False)
-                tokens_again += sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], run)) - 1
-            begun.add(tokens[at])
-    return tokens_again
 
 
 def _came_back(case: dict[str, Any], history: list[dict[str, Any]]) -> int:

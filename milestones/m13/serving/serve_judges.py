@@ -5,6 +5,7 @@ from typing import Any
 from checking.check import CheckFailed
 from checking.evidence import judge_refusal
 from checking.reference import prompt_ids
+from checking.tokens import blame_not_finite
 from milestones.m13.serving.history import judge_report
 from milestones.m13.serving.outputs import judge_outputs, never_ended
 from milestones.m13.serving.passes import judge_memory, judge_seen
@@ -19,7 +20,8 @@ def judge_serve(case: dict[str, Any], evidence: Any) -> None:
     if type(report) is not dict or "not_plain" in report:
         found = "None" if report is None else str(report)[:100]
         raise CheckFailed("a report: a dict with completed, preemptions, outputs, steps and history", found)
-    judge_outputs(case, requests, report.get("outputs"), evidence.get("lookups"))
+    with blame_not_finite(evidence):
+        judge_outputs(case, requests, report.get("outputs"), evidence.get("lookups"))
     judge_report(case, requests, report)
     if evidence.get("requests_after") != requests:
         raise CheckFailed(
