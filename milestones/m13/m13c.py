@@ -137,6 +137,8 @@ CHECKS = (
             random_case([16, 16, 16], 2, 18, 3, 16, equal=True),
             random_case([7, 6, 6, 8, 3, 9, 4, 10], 5, 12, 6, 4, min_preemptions=3),
             random_case([5, 9, 13, 2, 7, 11], 3, 20, 9, 4, min_preemptions=5),
+            # An engine that admits last in its step preempts a request and admits it again within one step here.
+            random_case([4, 9, 6, 11, 5, 8], 21, 11, 8, 4, max_batch=4),
         ),
         judge=judge_serve,
         read=READ,

@@ -391,6 +391,15 @@ SERVING = (
           (C, _FINISHED, _FINISHED.replace("== self.max_new", ">= self.max_new - 1"))),
     wrong("end_token_ignored", "m13c.continuous", "end token", "eos_id ends a request",
           (C, _FINISHED, "return len(self.output) == self.max_new")),
+    wrong("row_kept_within_the_step", "m13c.tight_pool", "new table", "who comes back within its step has a new table too",
+          (C, "        self._admit()\n        self._make_room()\n        batch = len(self.running)\n        self._decode()\n        self._retire()\n",
+              "        running = {seq.seq_id for seq in self.running}\n"
+              "        self.rows = {i: row for i, row in getattr(self, 'rows', {}).items() if i in running}\n"
+              "        self._make_room()\n        batch = len(self.running)\n        self._decode()\n        self._retire()\n        self._admit()\n"),
+          (C, "        return [self.manager.tables[seq.seq_id] for seq in batch]",
+              "        for seq in batch:\n            row = self.rows.setdefault(seq.seq_id, [])\n"
+              "            row.extend(self.manager.tables[seq.seq_id][len(row) :])\n"
+              "        return [self.rows[seq.seq_id] for seq in batch]")),
     wrong("first_end_token_only", "m13c.edges", "end token", "each of several end tokens ends a request",
           (C, _FINISHED, _FINISHED.replace("end_tokens(eos_id)", "end_tokens(eos_id)[:1]"))),
     wrong("end_token_dropped", "m13c.continuous", "end token", "the end token is kept",
