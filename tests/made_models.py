@@ -92,7 +92,7 @@ def hugging_face_folder(folder: Path, source: Transformer, **changes: Any) -> Pa
     names = sorted(tensors)
     for part in range(2):  # large models come in several files
         shard = {name: tensors[name].to(dtype).contiguous() for name in names[part::2]}
-        save_file(shard, folder / f"model-{part}.safetensors")
+        save_file(shard, folder / f"model-{part}.safetensors", {"format": "pt"})
     (folder / "config.json").write_text(json.dumps(values | changes))
     Tokenizer.train(TEXTS, config.vocab_size).save(folder / "tokenizer.json")
     template = (
@@ -104,8 +104,16 @@ def hugging_face_folder(folder: Path, source: Transformer, **changes: Any) -> Pa
 
 def gguf_file(path: Path, source: Transformer, quantised: bool = False, **changes: Any) -> Path:
     config, state = source.config, source.state_dict()
-    backend = json.loads(Tokenizer.train(TEXTS, config.vocab_size).backend.to_str())["model"]
+    trained = Tokenizer.train(changes.get("texts", TEXTS), config.vocab_size)
+    backend = json.loads(trained.backend.to_str())["model"]
     tokens = sorted(backend["vocab"], key=backend["vocab"].get)
+    for token, name in changes.get("rename", {}).items():
+        tokens[token] = name
+    kinds = [3, 3] + [1] * (len(tokens) - 2)
+    for token, kind in changes.get("kinds", {}).items():
+        kinds[token] = kind
+    if "vocabulary" in changes:  # SentencePiece's
+        tokens, kinds = changes["vocabulary"]["tokens"], changes["vocabulary"]["kinds"]
     architecture = changes.get("architecture", "llama")
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_block_count(config.n_layers)
@@ -123,10 +131,9 @@ def gguf_file(path: Path, source: Transformer, quantised: bool = False, **change
     writer.add_tokenizer_model(changes.get("tokenizer", "gpt2"))
     writer.add_tokenizer_pre(changes.get("pre", "smollm"))
     writer.add_token_list(tokens)
-    kinds = [3, 3] + [1] * (len(tokens) - 2)
-    for token, kind in changes.get("kinds", {}).items():
-        kinds[token] = kind
     writer.add_token_types(kinds)
+    if "vocabulary" in changes:
+        writer.add_token_scores(changes["vocabulary"]["scores"])
     for name, value in changes.get("fields", {}).items():
         add = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}
         add[type(value)](name, value)
@@ -145,6 +152,8 @@ def gguf_file(path: Path, source: Transformer, quantised: bool = False, **change
                     tensors[f"blk.{index}.{theirs}.{kind}"] = tensor
     tensors |= changes.get("extra", {})
     for name, tensor in tensors.items():
+        if not changes.get("keep", bool)(name):
+            continue
         values = tensor.numpy().astype(np.float32)
         if quantised and values.ndim == 2 and values.shape[1] % 32 == 0:
             kind = gguf.GGMLQuantizationType.Q8_0

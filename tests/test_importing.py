@@ -154,3 +154,17 @@ def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(ImportRefused, match=words):
             import_model(str(name), tmp_path / "ws")
+
+
+def test_the_command_describes_without_writing_and_imports(tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from course.cli import app
+
+    folder = hugging_face_folder(tmp_path, model())
+    described = CliRunner().invoke(app, ["import", str(folder), str(tmp_path / "ws"), "--check", "--blocks", "1000"])
+    assert described.exit_code == 0 and not (tmp_path / "ws").exists()
+    for words in ("34,976, torch.float32", "1, 5", "1000 blocks of 16 tokens"):
+        assert words in described.output
+    assert CliRunner().invoke(app, ["import", str(folder), str(tmp_path / "ws")]).exit_code == 0
+    assert (tmp_path / "ws" / "final.pt").is_file()

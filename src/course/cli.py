@@ -6,13 +6,13 @@ from importlib import import_module
 import typer
 
 from course.finale import finale
-from course.models import import_model, serve
+from course.models import import_model, models, serve
 from course.paths import ROOT
 from course.student import check, hint, status, watch
 from course.train import train
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
-for command in (finale, train, status, check, hint, watch, serve):
+for command in (finale, train, status, check, hint, watch, serve, models):
     app.command()(command)
 app.command("import")(import_model)
 

@@ -22,6 +22,15 @@ from ai_playground.importing.chat import chat_ids, chat_prompt
 from ai_playground.importing.disk import models_on_disk
 from ai_playground.importing.reading import import_model, read_model
 from ai_playground.importing.refusals import ImportRefused
-from ai_playground.importing.source import Source
+from ai_playground.importing.source import Source, write_workspace
 
-__all__ = ["ImportRefused", "Source", "chat_ids", "chat_prompt", "import_model", "models_on_disk", "read_model"]
+__all__ = [
+    "ImportRefused",
+    "Source",
+    "chat_ids",
+    "chat_prompt",
+    "import_model",
+    "models_on_disk",
+    "read_model",
+    "write_workspace",
+]
