@@ -26,6 +26,7 @@ from grading.judging.one_submission import key_of
 from grading.judging.results import Results
 from grading.judging.sandbox import Sandbox
 from grading.judging.solution_first import check_reference, reference_submission
+from grading.library_log import libraries_logged
 from grading.release.student_tree import stale
 from grading.report.words import parts_of
 from grading.roster import Roster
@@ -208,7 +209,7 @@ def publish(
     everybody = [result for student in sorted([*run.judged, *run.unchanged]) if (result := results.read(student))]
     scores = {result["student"]: result["score"] for result in everybody}
     if gradebook:
-        with _progress(console) as progress:
+        with libraries_logged(work / "log.txt"), _progress(console) as progress:
             task = progress.add_task("gradebook", total=len(everybody))
             known = book.scores(assignment)
             # Who is late, and by how much, may have changed: a due date or an extension is given anew each time.
@@ -217,10 +218,11 @@ def publish(
             failures = book.record(
                 [*run.judged, *again], assignment, lambda student: progress.advance(task), due, _people(run, roster)
             )
+            graded = book.scores(assignment)
         for student, why in failures.items():
             console.print(f"[red]{student} is judged, but not in the gradebook:[/] {why}", highlight=False)
-        scores |= {student: score for student, score in book.scores(assignment).items() if student in scores}
-    with console.status("similarities and reports"):
+        scores |= {student: score for student, score in graded.items() if student in scores}
+    with libraries_logged(work / "log.txt"), console.status("similarities and reports"):
         folders = {result["student"]: SUBMITTED / result["student"] / assignment for result in everybody}
         similar = similarities(folders, assignment) if len(folders) > 1 else []
         seen = ClassSeen(run.names, run.times, run.late, run.errors, run.ungradable, run.missing, scores, similar)
