@@ -48,7 +48,7 @@ def class_html(assignment: str, results: list[dict[str, Any]], seen: ClassSeen) 
     if results:
         scores = [_score(result, seen) for result in results]
         of = ASSIGNMENTS[assignment].points
-        parts.append(f"<p>Median {median(scores):g} of {of:g}; lowest {min(scores):g}, highest {max(scores):g}.</p>")
+        parts.append(f"<p>Median {median(scores):.4g} of {of:g}; lowest {min(scores):g}, highest {max(scores):g}.</p>")
         parts.append('<p><img src="class.png" alt="How many students have how many points, and the median"></p>')
         parts += [*_students(results, seen), *_failures(results), *_slowest(results)]
     else:
@@ -80,7 +80,7 @@ def _needs(seen: ClassSeen) -> list[str]:
 def _students(results: list[dict[str, Any]], seen: ClassSeen) -> list[str]:
     names = list(parts_of(results[0]))
     rows = [
-        [_link(r["student"]), escaped(seen.names.get(r["student"], "")), escaped(seen.times.get(r["student"], "")),
+        [_link(r["student"]), escaped(seen.names.get(r["student"], "")), _when(seen.times.get(r["student"], "")),
          f"{_score(r, seen):g}", *(f"{score:g}" for score in parts_of(r).values()), f"{r['seconds']:.0f}",
          _folded(r["notes"])]
         for r in sorted(results, key=lambda r: r["student"])
@@ -133,6 +133,11 @@ def _link(student: str) -> str:
     return f'<a href="{escaped(student)}/report.html">{escaped(student)}</a>'
 
 
+def _when(time: str) -> str:
+    """A time to the minute, on one line."""
+    return f'<span style="white-space: nowrap">{escaped(time[:16])}</span>'
+
+
 def _named(student: str, seen: ClassSeen) -> str:
     name = seen.names.get(student, "")
     return escaped(student if name in ("", student) else f"{student} ({name})")
@@ -169,7 +174,7 @@ def class_figure(assignment: str, scores: list[float], path: Path) -> None:
     figure = Figure(figsize=(8, 3), layout="constrained")
     axes = figure.subplots()
     axes.hist(scores, bins=[of / 10 * i for i in range(11)], color="#3b6ea8", edgecolor="white")
-    axes.axvline(median(scores), color="#c8743c", label=f"median {median(scores):g}")
+    axes.axvline(median(scores), color="#c8743c", label=f"median {median(scores):.4g}")
     axes.set(xlabel=f"points of {of:g}", ylabel="students", xlim=(0, of))
     axes.yaxis.get_major_locator().set_params(integer=True)
     axes.spines[["top", "right"]].set_visible(False)

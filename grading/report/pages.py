@@ -17,7 +17,8 @@ pre { margin: 0; }
 .passed::before { content: "\\2713\\00a0"; color: #2a8; } .failed::before { content: "\\2717\\00a0"; color: #d33; }
 .not_written::before { content: "\\2013\\00a0"; } .warn { border-left: 4px solid #d33; padding-left: .8rem; }
 img { max-width: 100%; background: white; } input { font: inherit; margin: .3rem 0; }
-@media (max-width: 40rem) { body { margin: .5rem auto; padding: 0 .6rem; } td, th { padding: .2rem .4rem; } }
+@media (max-width: 40rem) { body { margin: .5rem auto; padding: 0 .6rem; } table { font-size: .8rem; }
+  td, th { padding: .2rem .25rem; } h1 { font-size: 1.4rem; } }
 """
 # Click a heading to sort by its column; type to see the rows that hold a text.
 SORTING = """
