@@ -20,6 +20,7 @@ from ai_playground.checkout import repo_root
 from ai_playground.workspace import write_json
 from checking.supervisor import Worker
 from grading.assignments import ASSIGNMENTS
+from grading.intake.archives import entries_of
 from grading.intake.take_in import take_in
 from grading.judging.one_submission import judge
 from grading.judging.sandbox import Sandbox, SandboxError
@@ -169,7 +170,7 @@ def main(assignment: str, submission: Path, out: Path) -> None:
         sandbox = ContainerSandbox()
         sandbox.check()
     with sandbox:
-        result = judge(take_in("submission", submission, assignment), sandbox)
+        result = judge(take_in("submission", entries_of(submission), assignment), sandbox)
     write_json(out, results_json(result))
     print(json.dumps({key: result[key] for key in ("score", "of", "seconds", "cpu_seconds", "peak_mib")}))
 

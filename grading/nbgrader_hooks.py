@@ -71,12 +71,13 @@ def judged(student: str, assignment: str) -> dict[str, Any]:
         SandboxError: it had to be judged first, and there is no sandbox.
     """
     from grading.folders import SUBMITTED
+    from grading.intake.archives import entries_of
     from grading.intake.take_in import take_in
     from grading.judging.judging_pool import judge_here
     from grading.judging.one_submission import key_of
     from grading.judging.results import Results
 
-    submission = take_in(student, SUBMITTED / student / assignment, assignment)
+    submission = take_in(student, entries_of(SUBMITTED / student / assignment), assignment)
     results = Results(assignment)
     earlier = results.read(student)
     # A run with --unsafe was the instructor's decision; its results count.

@@ -18,12 +18,14 @@ class Submission:
         files: name -> content, for every file that was asked for; what is missing is the released one.
         notes: what intake had to do, in words for the student.
         assignment: what it was handed in for, a name of `ASSIGNMENTS`.
+        asks: nothing that can be graded was found, and this is what to ask the student for.
     """
 
     student: str
     files: dict[str, bytes]
     notes: list[str] = field(default_factory=list)
     assignment: str = "m13"
+    asks: list[str] = field(default_factory=list)
 
     @cached_property
     def digest(self) -> str:

@@ -4,36 +4,33 @@ import csv
 import io
 
 from grading.assignments import ASSIGNMENTS
+from grading.roster import Roster
+
+CANVAS = ("Student", "ID", "SIS User ID", "SIS Login ID", "Section")
 
 
-def grades_csv(scores: dict[str, float], assignment: str, roster: str | None = None) -> str:
-    """grades.csv as Canvas imports it (docs: community.canvaslms.com, "import grades in the Gradebook").
+def grades_csv(scores: dict[str, float], assignment: str, roster: Roster | None = None) -> str:
+    """grades.csv as the LMS imports it (for Canvas: community.canvaslms.com, "import grades in the Gradebook").
 
     Args:
         scores: student id -> points.
         assignment: a name of `ASSIGNMENTS`, whose column and points they are.
-        roster: a gradebook that Canvas exported, as text: its names, IDs and sections are taken over by the SIS login
-            (the student's id here). Without it the student's id stands in `Student` and `SIS Login ID`.
-
-    Raises:
-        ValueError: a roster without Canvas's columns.
+        roster: what the LMS exported. Its columns and lines are taken over; who has no score gets an empty cell, and
+            who is not on it stands at the end. Without one the columns are Canvas's, with the student's id in
+            `Student` and `SIS Login ID`.
     """
-    columns = ["Student", "ID", "SIS User ID", "SIS Login ID", "Section"]
+    canvas = roster is None or not roster.columns or "SIS Login ID" in roster.columns
+    columns = CANVAS if canvas else roster.columns
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow([*columns, ASSIGNMENTS[assignment].column])
-    writer.writerow(["    Points Possible", "", "", "", "", f"{ASSIGNMENTS[assignment].points:g}"])
-    known: dict[str, list[str]] = {}
-    if roster is not None:
-        reader = csv.DictReader(io.StringIO(roster.lstrip("\ufeff")))
-        if missing := [
-            column for column in ("Student", "ID", "SIS Login ID") if column not in (reader.fieldnames or ())
-        ]:
-            raise ValueError(f"expected a gradebook exported from Canvas; it has no column {', '.join(missing)}")
-        known = {row["SIS Login ID"]: [row.get(column) or "" for column in columns] for row in reader}
-    for student, score in sorted(scores.items()):
-        row = known.get(student, [student, "", "", student, ""])
-        writer.writerow([*map(_no_formula, row), f"{score:g}"])
+    if canvas:
+        writer.writerow(["    Points Possible", "", "", "", "", f"{ASSIGNMENTS[assignment].points:g}"])
+    known = {person.id: [person.row.get(c, "") for c in columns] for person in roster.people} if roster else {}
+    for student in sorted({*known, *scores}):
+        unknown = [student, "", "", student, ""] if canvas else [student, *[""] * (len(columns) - 1)]
+        score = f"{scores[student]:g}" if student in scores else ""
+        writer.writerow([*map(_no_formula, known.get(student, unknown)), score])
     return out.getvalue()
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from ai_playground.checkout import repo_root
 from grading.assignments import ASSIGNMENTS, Unit, Worth
-from grading.intake.inbox import find_submissions
+from grading.intake.inbox import read_inbox
 from grading.intake.take_in import take_in
 from grading.judging import judging_pool, one_submission
 from grading.judging.judging_pool import judge_class
@@ -98,7 +98,7 @@ def graded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         for student in students:
             student.hand_in(inbox)
         before = tree_digest(repo_root(), folder)
-        submissions = [take_in(name, path) for name, path in find_submissions(inbox).items()]
+        submissions = [take_in(hand_in.student, hand_in.entries()) for hand_in in read_inbox(inbox).hand_ins]
         judged = list(judge_class(submissions, lambda: ThreadPoolExecutor(3), window=4))
         after = tree_digest(repo_root(), folder)
         try:
