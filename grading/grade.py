@@ -128,6 +128,7 @@ def _cannot_import(unit: Unit, where: Path, worker: Worker) -> Result | None:
         cases=({"label": f"import {', '.join(unit.functions)}", "functions": list(unit.functions)},),
         judge=lambda case, evidence: None,
         read=unit.visible[0][0].read,
+        subject=unit.visible[0][0].subject,
         limit=IMPORT_SECONDS,
     )
     result = run_check(check, where, worker)
