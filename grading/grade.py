@@ -11,9 +11,7 @@ import atexit
 import hashlib
 import json
 import multiprocessing
-import os
 import re
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
@@ -50,9 +48,8 @@ def judge(submission: Submission, sandbox: Sandbox) -> dict[str, Any]:
     """
     start = time.monotonic()
     assignment = ASSIGNMENTS[submission.assignment]
-    with tempfile.TemporaryDirectory(prefix="course-grade-") as folder:
-        os.chmod(folder, 0o755)  # the sandbox's uid is another one
-        written = submission.write(Path(folder))
+    with sandbox.folder() as folder:
+        written = submission.write(folder)
         with sandbox.worker(written) as worker:
             judged = {}
             for unit in assignment.units():
@@ -162,7 +159,9 @@ def _checks_digest() -> str:
     paths = [path for folder in CHECKED_WITH for path in (root / folder).rglob("*.py")]
     paths += [*(root / "solutions").glob("*/hidden*"), *(root / "checkpoints" / "myllm").glob("*.*")]
     paths += [root / name for assignment in ASSIGNMENTS.values() for name in assignment.given]
-    paths += [root / "grading" / name for name in ("assignments.py", "grade.py", "sandbox.py")]
+    paths += [
+        root / "grading" / name for name in ("assignments.py", "grade.py", "sandbox.py", "warm.py", "warm_parent.py")
+    ]
     digest = hashlib.sha256()
     for path in sorted(path for path in paths if path.is_file() and path.name != "metrics.json"):
         digest.update(path.relative_to(root).as_posix().encode() + hashlib.sha256(path.read_bytes()).digest())

@@ -27,14 +27,15 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePath
 from typing import Any
 
 from ai_playground.checkout import repo_root
 from ai_playground.workspace import default_workspace
-from checking.supervisor import Worker
-from grading.assignments import CHECKED_WITH
+from checking.supervisor import Worker, WorkerBroken
+from grading.assignments import ASSIGNMENTS, CHECKED_WITH
+from grading.warm import SUBMISSIONS, WarmChild, WarmParent, config
 
 MIB = 2**20
 ADDRESS_SPACE = 4096 * MIB  # of one process; importing torch alone needs 512 to 768 MiB of it
@@ -44,6 +45,7 @@ CPU_SECONDS = 120  # of one process; each check is one
 FILE_SIZE = 64 * MIB
 OPEN_FILES = 256
 TMP_SIZE = 96 * MIB
+SHM_SIZE = 16 * MIB
 FIRST_UID = 64_100  # this and the next thousand belong to nobody, so that limits a uid are limits a sandbox
 
 # What a submission may have, laid out as in the repository.
@@ -83,7 +85,12 @@ class Sandbox:
         if missing := [name for name in needed if not shutil.which(name)]:
             raise SandboxError(f"expected the commands {', '.join(needed)}; missing: {', '.join(missing)} (util-linux)")
         self.uid = FIRST_UID + os.getpid() % 1_000 if self.is_root else os.geteuid()
-        self.stage = ""
+        self.stage = self.submissions = ""
+        self._parent: WarmParent | None = None
+        self._starting = threading.Lock()
+        _sweep(Path(tempfile.gettempdir()).glob("course-submissions-*"))
+        self.submissions = tempfile.mkdtemp(prefix=f"course-submissions-{os.getpid()}-")
+        os.chmod(self.submissions, 0o755)  # the sandbox's uid is another one
         if self.is_root:
             _sweep(Path(tempfile.gettempdir()).glob("course-stage-*"))
             self.stage = tempfile.mkdtemp(prefix=f"course-stage-{os.getpid()}-")
@@ -93,9 +100,21 @@ class Sandbox:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if not self.unsafe and self.stage:
+        if self.unsafe:
+            return
+        if self._parent is not None:
+            self._parent.close()
+            self._parent = None
+        for folder in filter(None, (self.stage, self.submissions)):
             with contextlib.suppress(FileNotFoundError):
-                os.rmdir(self.stage)
+                os.rmdir(folder)
+
+    @contextlib.contextmanager
+    def folder(self) -> Iterator[Path]:
+        """A folder for a submission, where a worker of this sandbox finds it."""
+        with tempfile.TemporaryDirectory(dir=None if self.unsafe else self.submissions) as name:
+            os.chmod(name, 0o755)
+            yield Path(name)
 
     def path(self, submission: Path, name: str | PurePath) -> Path:
         """Where the worker finds a file or folder of a submission, named as in the repository."""
@@ -105,15 +124,38 @@ class Sandbox:
         """A worker that sees this submission and no other; not started yet.
 
         Args:
-            submission: a folder laid out as the repository, with some of SUBMISSION_FOLDERS.
+            submission: one of `folder`, laid out as the repository, with some of SUBMISSION_FOLDERS.
         """
         if self.unsafe:
             return Worker()
         return SandboxWorker(self, submission)
 
-    def command(self, submission: Path | None, program: list[str], group: "ControlGroup | None" = None) -> list[str]:
-        """The argv that runs `program` in the sandbox."""
-        binds = _binds(submission)
+    def warm_child(self, submission: Path | None, group: "ControlGroup", program: list[str] | None = None) -> WarmChild:
+        """A clean child of the warm parent, which is started on first use: it sees `submission` and runs a worker.
+
+        Raises:
+            WorkerBroken: there is none to be had.
+        """
+        with self._starting:
+            if self._parent is not None and not self._parent.alive:
+                self._parent.close()
+                self._parent = None
+            if self._parent is None:
+                program_of_parent = [sys.executable, *_arguments_of_the_parent()]
+                self._parent = WarmParent(self.command(None, program_of_parent, parent_of=self.submissions), _OUTER_ENV)
+        names = [name for name in SUBMISSION_FOLDERS if submission and (submission / name).is_dir()]
+        folders = [(f"{submission.name}/{name}", str(repo_root() / name)) for name in names]
+        return self._parent.fork(folders, group.joins, program)
+
+    def command(
+        self,
+        submission: Path | None,
+        program: list[str],
+        group: "ControlGroup | None" = None,
+        parent_of: str = "",
+    ) -> list[str]:
+        """The argv that runs `program` in the sandbox; as a warm parent it sees a folder that submissions come to."""
+        binds = _binds(submission) + ([(parent_of, SUBMISSIONS)] if parent_of else [])
         lines = [f"echo $$ > {shlex.quote(str(path))}" for path in (group.joins if group else [])]
         if self.is_root:
             lines.append(f"mount -t tmpfs -o size=1m,mode=755 none {self.stage}")
@@ -124,7 +166,7 @@ class Sandbox:
                 lines.append(f"mount --bind {shlex.quote(source)} {at}")
                 staged.append((at, destination))
             binds = staged
-        argv = [*_bubblewrap(binds), *_limits(), *program]
+        argv = [*_bubblewrap(binds, parent=bool(parent_of)), *_limits(parent=bool(parent_of)), *program]
         if self.is_root:
             argv = ["setpriv", f"--reuid={self.uid}", f"--regid={self.uid}", "--clear-groups", *argv]
         script = "set -e\n" + "\n".join(lines) + f"\nexec {shlex.join(argv)}\n"
@@ -157,31 +199,50 @@ class Sandbox:
                 "too_large": TMP_SIZE + 8 * MIB,
             }  # fmt: skip
             program = [sys.executable, "-I", "-c", _ESCAPES, json.dumps(asked)]
-            try:
-                done = subprocess.run(
-                    self.command(None, program, group), capture_output=True, timeout=60, env=_OUTER_ENV, cwd="/"
-                )
-            except subprocess.TimeoutExpired:
-                raise SandboxError("expected the sandbox's own check to end within 60 s; it did not") from None
-            try:
-                seen = json.loads(done.stdout)
-            except ValueError:
-                said = done.stderr.decode("utf-8", "replace").strip()[-1_000:]
-                raise SandboxError(
-                    f"expected the sandbox to start; it ended with status {done.returncode} and said: {said}\n"
-                    "If it speaks of namespaces or permissions, the system forbids them to ordinary programs: on "
-                    "Ubuntu `sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0`, on Debian "
-                    "`sudo sysctl -w kernel.unprivileged_userns_clone=1`, in Docker `--security-opt seccomp=unconfined "
-                    "--security-opt systempaths=unconfined`"
-                ) from None
-        holes = _holes(seen) + [f"it made {path}" for path in new if Path(path).exists()]
-        if self.is_root:
-            uid = self._uid_seen_from_outside()
-            if uid in (0, None):
+            seen = self._seen_by(program, group)
+            holes = _holes(seen)
+            if self.is_root and (uid := self._uid_seen_from_outside()) in (0, None):
                 holes.append(f"student code would run as uid {uid}")
+            if not holes and not group.prefix:
+                found = _holes(self._seen_when_warm(program, group))
+                holes += [f"in a child of the warm parent, {hole}" for hole in found]
+        holes += [f"it made {path}" for path in new if Path(path).exists()]
         if holes:
             raise SandboxError("the sandbox does not hold, so nothing was graded: " + "; ".join(holes))
         return seen | {"memory_group": group.kind}
+
+    def _seen_by(self, program: list[str], group: "ControlGroup") -> dict[str, Any]:
+        """What a program that prints JSON says in a sandbox of its own."""
+        try:
+            done = subprocess.run(
+                self.command(None, program, group), capture_output=True, timeout=60, env=_OUTER_ENV, cwd="/"
+            )
+        except subprocess.TimeoutExpired:
+            raise SandboxError("expected the sandbox's own check to end within 60 s; it did not") from None
+        try:
+            return json.loads(done.stdout)
+        except ValueError:
+            said = done.stderr.decode("utf-8", "replace").strip()[-1_000:]
+            raise SandboxError(
+                f"expected the sandbox to start; it ended with status {done.returncode} and said: {said}\n"
+                "If it speaks of namespaces or permissions, the system forbids them to ordinary programs: on "
+                "Ubuntu `sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0`, on Debian "
+                "`sudo sysctl -w kernel.unprivileged_userns_clone=1`, in Docker `--security-opt seccomp=unconfined "
+                "--security-opt systempaths=unconfined`"
+            ) from None
+
+    def _seen_when_warm(self, program: list[str], group: "ControlGroup") -> dict[str, Any]:
+        """What the same program says in a child of the warm parent."""
+        try:
+            child = self.warm_child(None, group, program)
+            with child.stdin, child.stdout, child.stderr:
+                uid = _uid_of(child.pid)
+                child.wait(timeout=60)
+                said = child.stdout.read()  # less than a pipe holds
+                seen = json.loads(said)
+        except (WorkerBroken, ValueError, subprocess.TimeoutExpired) as error:
+            raise SandboxError(f"expected the warm parent's child to check its sandbox; found {error}") from None
+        return seen | ({"uid": 0} if self.is_root and uid == 0 else {})
 
     def _uid_seen_from_outside(self) -> int | None:
         """The real uid of a program in the sandbox, which it cannot know itself."""
@@ -192,21 +253,40 @@ class Sandbox:
         try:
             if process.stdout.readline() != b"up\n":
                 return None
-            status = Path(f"/proc/{process.pid}/status").read_text()
-            return min(int(uid) for uid in status.split("Uid:")[1].split("\n")[0].split())
+            return _uid_of(process.pid)
         finally:
             process.stdin.close()
             process.stdout.close()
             process.wait()
 
 
+def _uid_of(pid: int) -> int:
+    """The least of a process's user ids, as they are outside."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return min(int(uid) for uid in status.split("Uid:")[1].split("\n")[0].split())
+
+
 class SandboxWorker(Worker):
-    """A worker in the sandbox, which knows what it used once it is closed."""
+    """A worker in the sandbox, which knows what it used once it is closed.
+
+    It is a child of the warm parent, unless its control group is one that only a new program can join.
+    """
 
     def __init__(self, sandbox: Sandbox, submission: Path) -> None:
-        self.group = ControlGroup()
+        self.sandbox, self.submission, self.group = sandbox, submission, ControlGroup()
         program = [sys.executable, "-s", "-m", "checking.worker"]
         super().__init__(sandbox.command(submission, program, self.group), _OUTER_ENV)
+
+    def _launch(self) -> "subprocess.Popen | WarmChild":
+        if self.group.prefix:
+            return super()._launch()
+        return self.sandbox.warm_child(self.submission, self.group)
+
+    def _kill(self) -> None:
+        if isinstance(self.process, WarmChild):
+            self.process.kill()
+        else:
+            super()._kill()
 
     def __exit__(self, *_: object) -> None:
         super().__exit__()
@@ -357,8 +437,9 @@ def _python() -> list[Path]:
     return [path for path in dict.fromkeys(found) if not path.is_relative_to("/usr") and path != Path("/")]
 
 
-def _bubblewrap(binds: list[tuple[str, str]]) -> list[str]:
-    argv = ["bwrap", "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session"]
+def _bubblewrap(binds: list[tuple[str, str]], parent: bool = False) -> list[str]:
+    argv = ["bwrap", "--unshare-all", "--unshare-user", "--die-with-parent", "--new-session"]
+    argv += [] if parent else ["--disable-userns"]  # a parent gives each child user namespaces and takes them away
     argv += ["--cap-drop", "ALL", "--hostname", "sandbox", "--ro-bind", "/usr", "/usr"]
     for name in ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"):
         if os.path.islink(name):
@@ -367,14 +448,23 @@ def _bubblewrap(binds: list[tuple[str, str]]) -> list[str]:
             argv += ["--ro-bind", name, name]
     for name in ("/etc/ld.so.cache", "/etc/localtime", "/sys/devices/system/cpu"):
         argv += ["--ro-bind-try", name, name]
-    argv += ["--proc", "/proc", "--dev", "/dev", "--size", str(16 * MIB), "--tmpfs", "/dev/shm"]
+    argv += ["--proc", "/proc", "--dev", "/dev", "--size", str(SHM_SIZE), "--tmpfs", "/dev/shm"]
     argv += ["--size", str(TMP_SIZE), "--tmpfs", "/tmp"]  # before the binds: the repository may lie below /tmp
     for source, destination in binds:
         argv += ["--ro-bind", source, destination]
+    if parent:
+        argv += [word for name in SUBMISSION_FOLDERS for word in ("--dir", str(repo_root() / name))]
     argv += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", str(repo_root()), "--clearenv"]
     for key, value in _inner_env().items():
         argv += ["--setenv", key, value]
     return argv
+
+
+def _arguments_of_the_parent() -> list[str]:
+    units = [unit for assignment in ASSIGNMENTS.values() for unit in assignment.units()]
+    modules = {check.probe.__module__ for unit in units for check, _ in (*unit.visible, *unit.hidden)}
+    below_tmp = [destination for _, destination in _binds(None) if destination.startswith("/tmp/")]
+    return config(modules, below_tmp, TMP_SIZE, SHM_SIZE, PROCESSES)
 
 
 def _inner_env() -> dict[str, str]:
@@ -395,10 +485,14 @@ def _inner_env() -> dict[str, str]:
     }
 
 
-def _limits() -> list[str]:
-    """Set from inside, so that they count in the sandbox's own user namespace."""
+def _limits(parent: bool = False) -> list[str]:
+    """Set from inside, so that they count in the sandbox's own user namespace.
+
+    A warm parent may have the processes of all its children, each of which has the usual limit in its own namespace.
+    """
+    processes = PROCESSES * 64 if parent else PROCESSES
     return [
-        "prlimit", f"--as={ADDRESS_SPACE}", f"--cpu={CPU_SECONDS}", f"--nproc={PROCESSES}", f"--fsize={FILE_SIZE}",
+        "prlimit", f"--as={ADDRESS_SPACE}", f"--cpu={CPU_SECONDS}", f"--nproc={processes}", f"--fsize={FILE_SIZE}",
         f"--nofile={OPEN_FILES}", "--core=0", "--",
     ]  # fmt: skip
 

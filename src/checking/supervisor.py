@@ -84,7 +84,16 @@ class Worker:
         """Begin loading torch now, so that it is there when the first request comes."""
         if self.process is not None and self.process.poll() is None:
             return
-        self.process = subprocess.Popen(
+        self.process = self._launch()
+        self.lines: queue.Queue[bytes | None] = queue.Queue()
+        self.printed: deque[bytes] = deque(maxlen=64)
+        self.received = 0
+        self.is_ready = False
+        threading.Thread(target=self._read_answers, args=(self.process.stdout, self.lines), daemon=True).start()
+        threading.Thread(target=_read_prints, args=(self.process.stderr, self.printed), daemon=True).start()
+
+    def _launch(self) -> subprocess.Popen:
+        return subprocess.Popen(
             self.command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -94,12 +103,13 @@ class Worker:
             start_new_session=os.name == "posix",
             pipesize=2**18,  # fewer switches between the two processes for a large answer
         )
-        self.lines: queue.Queue[bytes | None] = queue.Queue()
-        self.printed: deque[bytes] = deque(maxlen=64)
-        self.received = 0
-        self.is_ready = False
-        threading.Thread(target=self._read_answers, args=(self.process.stdout, self.lines), daemon=True).start()
-        threading.Thread(target=_read_prints, args=(self.process.stderr, self.printed), daemon=True).start()
+
+    def _kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if os.name == "posix":
+                os.killpg(self.process.pid, signal.SIGKILL)
+            else:
+                self.process.kill()
 
     def ready(self) -> None:
         """Wait until the worker has loaded torch; no student code has run in it before that.
@@ -126,11 +136,7 @@ class Worker:
         """End the worker and whatever it started."""
         if self.process is None:
             return
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            if os.name == "posix":
-                os.killpg(self.process.pid, signal.SIGKILL)
-            else:
-                self.process.kill()
+        self._kill()
         self.process.wait()
         with contextlib.suppress(OSError):  # the other two are closed by the threads that read them
             self.process.stdin.close()

@@ -183,18 +183,20 @@ def forks() -> bool:
     return sys.platform == "linux" and os.environ.get("COURSE_FORK") != "0"
 
 
+def load() -> None:
+    """Import what every request needs, before any student code and before the forks."""
+    import torch
+
+    torch.set_num_threads(int(os.environ.get("COURSE_THREADS", "1")))
+
+
 def main() -> None:
     channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # prints of student code go where they can be shown, not into the answers
     requests = os.fdopen(os.dup(0), encoding="utf-8")
+    load()
+    from checking.observe import warm_up
 
-    import torch
-
-    import checking.calling
-    import checking.observe
-    import checking.reference  # loaded before any student code, and before the forks
-
-    torch.set_num_threads(int(os.environ.get("COURSE_THREADS", "1")))
     forking = forks()
     if forking:
         _adopt_orphans()
@@ -205,7 +207,7 @@ def main() -> None:
         if forking:
             importlib.import_module(request["probe"].split(":")[0])  # once, and not in each fork
             if any("observe" in case for case in request["cases"]):
-                checking.observe.warm_up()
+                warm_up()
             run_forked(request, channel)
         else:
             run_request(request, channel)
