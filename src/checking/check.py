@@ -49,7 +49,7 @@ class Check:
     judge: Callable[[dict[str, Any], Any], None]
     read: str
     subject: Subject
-    limit: float = 20.0
+    limit: float = 10.0
 
     @property
     def milestone(self) -> str:
@@ -60,7 +60,8 @@ class Check:
 class Result:
     """What came of a check: `status` is `passed`, `failed` or `not_written`.
 
-    `passed` counts the cases that did; `message` is about the first that did not.
+    `passed` counts the cases that did; `message` is about the first that did not. `timed_out` tells of a case that did
+    not end by itself.
     """
 
     check: Check

@@ -1,4 +1,4 @@
-"""What grading a class costs here, and in plain serial nbgrader: `uv run python -m benchmarks.grading`.
+"""What grading a class costs here, and in plain serial nbgrader: `uv run python -m benchmarks.class_cost`.
 
 The same submissions are graded in two fresh clones of this checkout (so commit first). In the plain one nbgrader runs
 the students' notebooks itself, one after the other and without a sandbox, and the milestones' cells run the hidden
@@ -24,7 +24,7 @@ from ai_playground.checkout import repo_root
 from ai_playground.workspace import write_json
 from benchmarks.run import machine
 
-OUT = Path(__file__).parent / "results" / "grading.json"
+OUT = Path(__file__).parent / "results" / "class_cost.json"
 PLAIN_CONFIG = """
 c.Autograde.pop("autograde_preprocessors")  # nbgrader's own: it runs the notebooks
 c.Execute.timeout = 600
