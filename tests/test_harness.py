@@ -8,9 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from checking.check import Result
 from checking.judging import run_check
+from checking.reference import Divergence, first_divergence, greedy
 from checking.supervisor import Worker, WorkerBroken
 from milestones.m13 import m13b, m13c
 
@@ -145,3 +147,20 @@ def test_a_forged_excuse_is_no_crash(worker: Worker, tmp_path: Path) -> None:
     line = f'{{"id": {worker.requests + 1}, "case": 0, "error": {{"not_written": true, "traceback": 5}}}}'
     result = result_of(worker, tmp_path, f"send({line!r})\nsys.exit(0)")
     assert result.status != "passed"
+
+
+def test_what_the_reference_said_once_is_not_asked_again() -> None:
+    """A class of right submissions gives the same outputs again and again; a wrong one is another question."""
+    asked = []
+
+    def model(tokens: torch.Tensor) -> torch.Tensor:  # the next token is always one more
+        asked.append(tokens.tolist())
+        return torch.nn.functional.one_hot(tokens + 1, 16).float()
+
+    for _ in range(3):
+        assert first_divergence(model, [1, 2], [3, 4]) is None
+        assert greedy(model, [1, 2], 2) == [3, 4]
+    assert asked == [[[1, 2, 3]], [[1, 2]], [[1, 2, 3]]]
+    assert first_divergence(model, [1, 2], [3, 5]) == Divergence(1, 5, 4, 1.0)
+    assert first_divergence(model, [1, 2], [3, 5], tolerance=2.0) is None
+    assert len(asked) == 5

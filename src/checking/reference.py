@@ -82,7 +82,15 @@ def _build(text: str) -> Transformer:
 
 def prompt_ids(prompt: list[int] | str) -> list[int]:
     """A case's prompt: token ids, or a text, which the workspace's tokenizer encodes."""
-    return load_tokenizer(default_workspace()).encode(prompt) if isinstance(prompt, str) else list(prompt)
+    if not isinstance(prompt, str):
+        return list(prompt)
+    ws = default_workspace()
+    return list(_encoded(ws, (ws / "tokenizer.json").stat().st_mtime_ns, prompt))
+
+
+@lru_cache(maxsize=256)
+def _encoded(ws: Path, _: int, text: str) -> tuple[int, ...]:
+    return tuple(load_tokenizer(ws).encode(text))
 
 
 def greedy(model: Callable[[Tensor], Tensor], prompt: list[int], n: int, eos_id: int | None = None) -> list[int]:
@@ -114,7 +122,6 @@ class Divergence:
     gap: float  # how much larger the reference's logit of `expected` is
 
 
-@torch.no_grad()
 def first_divergence(
     model: Callable[[Tensor], Tensor], prompt: list[int], output: list[int], tolerance: float = TIE_TOLERANCE
 ) -> Divergence | None:
@@ -122,13 +129,22 @@ def first_divergence(
 
     One full forward pass over prompt and output gives the reference's logits before every new token. A token
     is right if it is the argmax there, or if its logit is within `tolerance` of the argmax's: two correct
-    engines can round differently at a near-tie, and comparison then goes on along the engine's own tokens.
+    engines can round differently at a near-tie, and comparison then goes on along the engine's own tokens. The answer
+    is kept, as in `greedy`.
 
     Args:
         prompt: at least one token.
         output: the engine's new tokens, each in [0, vocab_size).
         tolerance: largest allowed difference of the two logits.
     """
+    return _first_divergence(model, tuple(prompt), tuple(output), tolerance)
+
+
+@lru_cache(maxsize=4096)  # right submissions all give the same outputs: who comes later costs nothing here
+@torch.no_grad()
+def _first_divergence(
+    model: Callable[[Tensor], Tensor], prompt: tuple[int, ...], output: tuple[int, ...], tolerance: float
+) -> Divergence | None:
     if not output:
         return None
     logits = model(torch.tensor([prompt + output[:-1]]))[0, len(prompt) - 1 :].float()  # (len(output), vocab_size)
