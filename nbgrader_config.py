@@ -22,7 +22,7 @@ from nbgrader.preprocessors import (  # noqa: E402
 )
 
 from grading.nbgrader_hooks import BlankHiddenTests, JudgedResults, StripModules  # noqa: E402
-from grading.release import module_stubs  # noqa: E402
+from grading.release.stubs import module_stubs  # noqa: E402
 
 c = get_config()  # noqa: F821  (nbgrader defines it)
 
@@ -63,6 +63,10 @@ c.Autograde.autograde_preprocessors = [
     AssignLatePenalties,
     CheckCellMetadata,
 ]
+# Late days: the share of the points that each day begun takes. The due date comes with `course grade --due`, times and
+# extensions from the LMS and the roster.
+c.AssignLatePenalties.plugin_class = "grading.late_days.LateDays"
+c.LateDays.per_day = 0.0
 # Scripts in a student's text would run in formgrader and in the feedback.
 c.Autograde.sanitize_preprocessors.append(SanitizeHTML)
 c.GenerateFeedback.preprocessors = [GetGrades, BlankHiddenTests, CSSHTMLHeaderPreprocessor]

@@ -22,7 +22,7 @@ from typing import Any
 
 from ai_playground.checkout import repo_root
 from ai_playground.workspace import write_json
-from benchmarks.run import machine
+from benchmarks.rounds import machine
 
 OUT = Path(__file__).parent / "results" / "class_cost.json"
 PLAIN_CONFIG = """

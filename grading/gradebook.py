@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nbgrader.api import MissingEntry
+from nbgrader.utils import parse_utc
 
 from ai_playground.checkout import repo_root
 
@@ -32,9 +33,17 @@ def nbgrader_api(root: Path | None = None) -> Any:
 
 
 def record(
-    students: Iterable[str], assignment: str, on_done: Callable[[str], None] = lambda student: None
+    students: Iterable[str],
+    assignment: str,
+    on_done: Callable[[str], None] = lambda student: None,
+    due: str = "",
+    people: dict[str, tuple[str, float | None]] | None = None,
 ) -> dict[str, str]:
-    """Autograde students whose results are on disk; manual grades, comments and penalties in the gradebook stay.
+    """Autograde students whose results are on disk; manual grades and comments in the gradebook stay.
+
+    Args:
+        due: the due date, as nbgrader reads it; "" leaves what the gradebook has.
+        people: student id -> (name, days of extension; None leaves what the gradebook has).
 
     Returns:
         What went wrong, by student; empty if nothing did.
@@ -46,6 +55,10 @@ def record(
         api = nbgrader_api()
         if problem := _generate(api, assignment):
             return dict.fromkeys(students, problem)
+        if due:
+            _set_due(api, assignment, due)
+        students = list(students)
+        _enter(api, assignment, {student: (people or {}).get(student, ("", None)) for student in students})
         for student in students:
             done = api.autograde(assignment, student, force=True, create=True)
             if not done["success"]:
@@ -73,6 +86,25 @@ def _generate(api: Any, assignment: str) -> str:
     finally:
         api.coursedir.release_directory = release_directory
     return "" if done["success"] else f"nbgrader generate_assignment failed: {_last_lines(done)}"
+
+
+def _set_due(api: Any, assignment: str, due: str) -> None:
+    try:
+        when = parse_utc(due)
+    except ValueError:
+        raise ValueError(f"expected a due date like 2026-12-18 23:59 UTC; found {due!r}") from None
+    with api.gradebook as gradebook:
+        gradebook.update_or_create_assignment(assignment, duedate=when)
+
+
+def _enter(api: Any, assignment: str, people: dict[str, tuple[str, float | None]]) -> None:
+    """Enter names and extensions, which nbgrader's late penalty counts with."""
+    with api.gradebook as gradebook:
+        for student, (name, days) in people.items():
+            gradebook.update_or_create_student(student, **({"last_name": name} if name else {}))
+            if days is not None:
+                gradebook.update_or_create_submission(assignment, student)
+                gradebook.grant_extension(assignment, student, days=days)
 
 
 def _last_lines(done: dict[str, Any]) -> str:

@@ -20,10 +20,12 @@ from ai_playground.checkout import repo_root
 from ai_playground.workspace import write_json
 from checking.supervisor import Worker
 from grading.assignments import ASSIGNMENTS
-from grading.grade import judge
-from grading.intake import take_in
-from grading.nbgrader_hooks import unit_report
-from grading.sandbox import Sandbox, SandboxError, _inner_env, _limits
+from grading.intake.archives import entries_of
+from grading.intake.take_in import take_in
+from grading.judging.one_submission import judge
+from grading.judging.sandbox import Sandbox, SandboxError
+from grading.judging.sandbox_view import inner_env, limits
+from grading.report.words import unit_report
 
 HIDDEN_FROM_STUDENTS = ("solutions", "grading")
 
@@ -58,7 +60,9 @@ def build(out: Path, assignment: str = "m13") -> list[str]:
         raise ValueError(f"expected an assignment of {', '.join(ASSIGNMENTS)}; found {assignment!r}")
     root = repo_root()
     patterns = ("pyproject.toml", "README.md", "LICENSE", "src/**/*", "milestones/**/*", "assignments/m13/*",
-                "checkpoints/myllm/**/*", "projects/p3_kv_serve/*", "solutions/*/hidden*", "grading/*.py")  # fmt: skip
+                "checkpoints/myllm/**/*", "projects/p3_kv_serve/*", "solutions/*/hidden*",
+                "grading/*.py",
+                "grading/intake/*.py", "grading/judging/*.py", "grading/report/*.py")  # fmt: skip
     paths = sorted(
         {
             path
@@ -93,9 +97,9 @@ class ContainerSandbox(Sandbox):
         return Worker(self.command(submission, [sys.executable, "-s", "-m", "checking.worker"]), {"PATH": os.defpath})
 
     def command(self, submission: Path | None, program: list[str], group: Any = None) -> list[str]:
-        variables = [f"{key}={value}" for key, value in _inner_env().items()]
+        variables = [f"{key}={value}" for key, value in inner_env().items()]
         identity = ["setpriv", f"--reuid={self.uid}", f"--regid={self.uid}", "--clear-groups", "--no-new-privs"]
-        return [*identity, "env", "-i", *variables, *_limits(), *program]
+        return [*identity, "env", "-i", *variables, *limits(), *program]
 
     def check(self) -> dict[str, Any]:
         """That the uid can start Python and cannot read what is hidden.
@@ -166,7 +170,7 @@ def main(assignment: str, submission: Path, out: Path) -> None:
         sandbox = ContainerSandbox()
         sandbox.check()
     with sandbox:
-        result = judge(take_in("submission", submission, assignment), sandbox)
+        result = judge(take_in("submission", entries_of(submission), assignment), sandbox)
     write_json(out, results_json(result))
     print(json.dumps({key: result[key] for key in ("score", "of", "seconds", "cpu_seconds", "peak_mib")}))
 

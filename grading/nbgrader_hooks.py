@@ -2,14 +2,15 @@
 
 import re
 from pathlib import Path
-from textwrap import wrap
 from typing import Any
 
 from nbformat.v4 import new_output
 from nbgrader.preprocessors import NbGraderPreprocessor
 from nbgrader.utils import is_grade
 
-from grading.release import check_cells, module_stubs
+from grading.release.stubs import module_stubs
+from grading.release.student_notebooks import check_cells
+from grading.report.words import unit_report
 
 
 class StripModules(NbGraderPreprocessor):
@@ -69,11 +70,14 @@ def judged(student: str, assignment: str) -> dict[str, Any]:
     Raises:
         SandboxError: it had to be judged first, and there is no sandbox.
     """
-    from grading import run
-    from grading.grade import Results, judge_here, key_of
-    from grading.intake import take_in
+    from grading.folders import SUBMITTED
+    from grading.intake.archives import entries_of
+    from grading.intake.take_in import take_in
+    from grading.judging.judging_pool import judge_here
+    from grading.judging.one_submission import key_of
+    from grading.judging.results import Results
 
-    submission = take_in(student, run.SUBMITTED / student / assignment, assignment)
+    submission = take_in(student, entries_of(SUBMITTED / student / assignment), assignment)
     results = Results(assignment)
     earlier = results.read(student)
     # A run with --unsafe was the instructor's decision; its results count.
@@ -82,19 +86,6 @@ def judged(student: str, assignment: str) -> dict[str, Any]:
     result = judge_here(submission, False)
     results.write(result)
     return result
-
-
-def unit_report(unit: dict[str, Any]) -> str:
-    """What a student reads about one milestone or cell, in plain text; of hidden checks only their points."""
-    lines = [f"{unit['score']:g} of {unit['of']:g} points"]
-    for check in unit["visible"]:
-        lines.append(f"  {check['name']}: {check['status'].replace('_', ' ')}")
-        if check["status"] != "passed" and check["message"]:
-            for line in check["message"].splitlines():  # pages show it as it is, and cut what is wider
-                lines += wrap(f"    {line}", 110, subsequent_indent=" " * 20, break_long_words=False) or [""]
-    if unit["hidden_of"]:
-        lines.append(f"  hidden checks: {unit['hidden_points']:g} of {unit['hidden_of']:g} points")
-    return "\n".join(lines)
 
 
 _HIDDEN = re.compile(r"### BEGIN HIDDEN TESTS.*?(### END HIDDEN TESTS|\Z)", re.DOTALL)

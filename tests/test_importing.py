@@ -128,7 +128,7 @@ def test_both_orders_of_rope_give_the_same_scores() -> None:
     freqs = precompute_rope_frequencies(head_dim, length, 100.0)
 
     def rotate_half(vectors: Tensor) -> Tensor:
-        cos, sin = (torch.cat((part, part), -1)[:, None] for part in freqs.unbind(-1))
+        cos, sin = (torch.cat((part, part), -1)[:, None] for part in (freqs.real, freqs.imag))
         first, second = vectors.chunk(2, dim=-1)
         return vectors * cos + torch.cat((-second, first), dim=-1) * sin
 

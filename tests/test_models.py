@@ -1,5 +1,11 @@
 """The library's model: the chapter's figures, and the properties that the engine relies on."""
 
+import copy
+import io
+import json
+import math
+import warnings
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -40,7 +46,7 @@ def test_the_chapters_model_can_be_written_with_the_layers_alone() -> None:
             x, length = embedding(tokens)[None], len(tokens)
             for attn_norm, wq, wk, wv, wo, ffn_norm, ffn in layers:
                 h = attn_norm(x)
-                q, k = apply_rope(wq(h).view(1, length, 8, 16), wk(h).view(1, length, 4, 16), freqs[:length])
+                q, k = apply_rope(wq(h).view(1, length, 8, 16), wk(h).view(1, length, 4, 16), freqs)
                 k = k.repeat_interleave(2, dim=2)
                 v = wv(h).view(1, length, 4, 16).repeat_interleave(2, dim=2)
                 q, k, v = (t.transpose(1, 2) for t in (q, k, v))
@@ -61,7 +67,7 @@ def test_the_contiguous_cache_changes_no_token(shape: str) -> None:
 
 def test_rope_turns_pairs_by_position_and_attention_sees_only_distances() -> None:
     freqs = precompute_rope_frequencies(8, 64, 100.0)
-    assert freqs.shape == (64, 4, 2)
+    assert (freqs.shape, freqs.dtype) == ((64, 4), torch.complex64)
     torch.manual_seed(0)
     q, k = torch.randn(1, 1, 3, 8), torch.randn(1, 1, 3, 8)
 
@@ -91,6 +97,146 @@ def test_rope_takes_other_positions_for_each_row_of_a_batch() -> None:
         torch.testing.assert_close(both[1][row : row + 1], alone[1])
 
 
+def test_the_table_of_rotations_holds_what_its_docstring_says() -> None:
+    """e^(i pos theta_j / factors_j) * scale, here for pos 1 and 3, theta_j = 1 and 0.01."""
+    table = precompute_rope_frequencies(4, 8)
+    torch.testing.assert_close(table[1].real, torch.tensor([math.cos(1.0), math.cos(0.01)]))
+    torch.testing.assert_close(table[1].imag, torch.tensor([math.sin(1.0), math.sin(0.01)]))
+    table = precompute_rope_frequencies(4, 8, factors=(2.0, 0.5), scale=1.5)
+    torch.testing.assert_close(table[3].real, torch.tensor([math.cos(1.5), math.cos(0.06)]) * 1.5)
+    torch.testing.assert_close(table[3].imag, torch.tensor([math.sin(1.5), math.sin(0.06)]) * 1.5)
+    with pytest.raises(ValueError, match=r"2 pairs .* got 3"):
+        precompute_rope_frequencies(4, 8, factors=(1.0, 1.0, 1.0))
+
+
+def test_rope_takes_the_first_rows_of_a_table_and_rows_already_picked() -> None:
+    torch.manual_seed(0)
+    table = precompute_rope_frequencies(8, 64)
+    q, k = torch.randn(2, 5, 3, 8), torch.randn(2, 5, 1, 8)
+    expected = apply_rope(q, k, table[:5])
+    for freqs in (table, table[:6], table[torch.arange(5).expand(2, -1)], table[None, :5]):
+        for got, right in zip(apply_rope(q, k, freqs), expected, strict=True):
+            torch.testing.assert_close(got, right)
+    # As many rows as tokens: they are the tokens' own, wherever they come from.
+    picked = torch.tensor([9, 2, 40, 2, 0])
+    moved = apply_rope(q, k, table[picked])[0]
+    for at, position in enumerate(picked):
+        torch.testing.assert_close(
+            moved[:, at : at + 1], apply_rope(q[:, at : at + 1], k, table[position][None, None])[0]
+        )
+
+
+@pytest.mark.parametrize(
+    ("shape", "numbers"), [((4, 4), r"\(4, 4\).*5 tokens"), ((2, 6, 4), r"\(2, 6, 4\).*5 tokens"),
+                           ((3, 5, 4), r"\(3, 5, 4\).*2 sequences")]
+)  # fmt: skip
+def test_rope_names_the_numbers_of_rows_that_do_not_fit(shape: tuple[int, ...], numbers: str) -> None:
+    q, k = torch.randn(2, 5, 3, 8), torch.randn(2, 5, 1, 8)
+    with pytest.raises(ValueError, match=numbers):
+        apply_rope(q, k, torch.ones(shape, dtype=torch.complex64))
+
+
+def test_rope_rotates_what_is_not_contiguous() -> None:
+    table = precompute_rope_frequencies(8, 64)
+    base = torch.randn(2, 5, 8, 3)
+    q, k = base.transpose(2, 3), base[..., :1].transpose(2, 3)
+    for got, right in zip(apply_rope(q, k, table), apply_rope(q.clone().contiguous(), k.clone(), table), strict=True):
+        torch.testing.assert_close(got, right)
+
+
+class WithATable(torch.nn.Module):
+    """The table as a buffer, and single tokens rotated by hand, as the chapter's printed model has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(1))
+        self.register_buffer("freqs", precompute_rope_frequencies(8, 64))
+
+    def rope_at(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
+        return torch.view_as_real(pairs * self.freqs[positions].unsqueeze(1)).flatten(-2).type_as(x)
+
+
+@pytest.mark.parametrize(
+    "move",
+    [
+        lambda model: model.to(torch.bfloat16),
+        lambda model: model.to(device="cpu", dtype=torch.bfloat16),
+        lambda model: model.bfloat16(),
+        lambda model: copy.deepcopy(model).to("cpu", torch.bfloat16).float(),
+    ],
+    ids=["to", "to_both", "bfloat16", "copied"],
+)
+def test_a_table_in_a_buffer_keeps_its_sines_when_the_model_becomes_bfloat16(move) -> None:
+    table = precompute_rope_frequencies(8, 64)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # torch warns when it drops the sines
+        model = move(WithATable())
+    assert model.freqs.dtype == torch.complex64
+    assert torch.equal(model.freqs, table)
+    # A model moves more than once: to a precision, then to a device and back.
+    assert model.to("meta").to(torch.float16).freqs.is_meta
+    assert model.freqs.dtype == torch.complex64
+
+
+def test_the_printed_way_of_rotating_is_the_librarys_also_in_bfloat16() -> None:
+    torch.manual_seed(0)
+    model = WithATable().to(torch.bfloat16)
+    x = torch.randn(3, 2, 8).bfloat16()
+    positions = torch.tensor([11, 23, 37])
+    by_hand = model.rope_at(x, positions)
+    assert by_hand.dtype == torch.bfloat16
+    assert type(by_hand) is torch.Tensor
+    torch.testing.assert_close(by_hand, apply_rope(x[None], x[None], model.freqs[positions])[0][0])
+    saved = io.BytesIO()
+    torch.save(model.state_dict(), saved)
+    saved.seek(0)
+    assert torch.equal(torch.load(saved)["freqs"], model.freqs)
+
+
+def test_a_table_that_lost_its_sines_is_refused() -> None:
+    q = torch.randn(1, 5, 2, 8)
+    with pytest.raises(ValueError, match=r"complex.*got torch\.float32"):
+        apply_rope(q, q, precompute_rope_frequencies(8, 64).real)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"rope_factors": [1.0] * 5}, "6 pairs of a head .*got 5"),
+        ({"rope_factors": [1.0] * 5 + [0.0]}, r"rope_factors\[5\].*got 0.0"),
+        ({"rope_factors": [math.nan] * 6}, r"rope_factors\[0\].*got nan"),
+        ({"rope_factors": [math.inf] * 6}, r"rope_factors\[0\].*got inf"),
+        ({"rope_factors": [True] * 6}, r"rope_factors\[0\].*got True"),
+        ({"rope_factors": 8.0}, "list of numbers, got 8.0"),
+        ({"rope_scale": -1.0}, "rope_scale.*got -1.0"),
+        ({"rope_scale": "1"}, "rope_scale.*got '1'"),
+    ],
+)
+def test_rope_factors_that_cannot_divide_are_refused(changes: dict, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        TransformerConfig.from_dict(SHAPES["gqa"] | changes)
+
+
+def test_rope_factors_are_part_of_the_models_shape() -> None:
+    config = TransformerConfig.from_dict(
+        SHAPES["gqa"] | {"rope_factors": [1, 2.0, 4.0, 8.0, 8.0, 8.0], "rope_scale": 1.2}
+    )
+    assert config == TransformerConfig.from_dict(json.loads(json.dumps(config.to_dict())))
+    assert config.to_dict() == json.loads(json.dumps(config.to_dict()))
+    model = random_model(config, 1)
+    table = precompute_rope_frequencies(
+        config.head_dim, config.max_seq_len, config.rope_theta, factors=config.rope_factors, scale=1.2
+    )
+    assert torch.equal(model.rope_frequencies(torch.device("cpu")), table)
+    plain = Transformer(TransformerConfig.from_dict(SHAPES["gqa"])).eval()
+    plain.load_state_dict(model.state_dict())
+    tokens = torch.tensor([[3, 1, 4, 1, 5]])
+    assert not torch.allclose(model(tokens), plain(tokens))
+    plain._freqs = table
+    torch.testing.assert_close(model(tokens), plain(tokens))
+
+
 def test_rmsnorm_divides_by_the_root_mean_square() -> None:
     norm = RMSNorm(3, eps=0.0)
     norm.weight.data = torch.tensor([1.0, 2.0, 0.5])
@@ -100,8 +246,11 @@ def test_rmsnorm_divides_by_the_root_mean_square() -> None:
 
 
 def test_bfloat16_keeps_its_rotations_in_float32() -> None:
-    model = random_model(TransformerConfig(**SHAPES["gqa"]), 0).bfloat16()
-    assert model.rope_frequencies(torch.device("cpu")).dtype == torch.float32
+    model = random_model(TransformerConfig(**SHAPES["gqa"]), 0)
+    before = model.rope_frequencies(torch.device("cpu")).clone()
+    model.to(torch.bfloat16)
+    assert torch.equal(model.rope_frequencies(torch.device("cpu")), before)
+    assert before.dtype == torch.complex64
     assert model(torch.tensor([[1, 2]])).dtype == torch.bfloat16
 
 

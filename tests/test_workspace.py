@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,24 @@ def test_other_layouts_are_refused(ws: Path) -> None:
     ):
         torch.save(content, ws / "final.pt")
         assert words in refusal(ws)
+
+
+def test_a_workspace_from_before_rope_had_factors_still_loads(ws: Path) -> None:
+    younger = ("rope_factors", "rope_scale")
+    content = torch.load(ws / "final.pt", weights_only=True)
+    content["config"] = {name: value for name, value in CONFIG.to_dict().items() if name not in younger}
+    torch.save(content, ws / "final.pt")
+    write_json(ws / "config.json", content["config"])
+    assert load_checkpoint(ws)["config"] == CONFIG
+    write_json(ws / "config.json", content["config"] | {"rope_scale": 2.0})
+    assert "rope_scale: config.json says 2.0, final.pt says 1.0" in refusal(ws)
+
+
+def test_rope_factors_come_back_from_both_files(ws: Path) -> None:
+    config = replace(CONFIG, rope_factors=(1.0, *[8.0] * (CONFIG.head_dim // 2 - 1)), rope_scale=1.5)
+    save_checkpoint(ws, config, load_checkpoint(ws)["model"])
+    assert load_checkpoint(ws)["config"] == config
+    assert load_checkpoint(ws)["config"].rope_factors[:2] == (1.0, 8.0)
 
 
 def test_a_config_that_does_not_match_the_weights_names_the_fields(ws: Path) -> None:

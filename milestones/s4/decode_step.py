@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ai_playground.chapter import KVPool, prefill
 from ai_playground.models import Transformer, TransformerConfig
-from ai_playground.models.layers import apply_rope, precompute_rope_frequencies
+from ai_playground.models.layers import apply_rope
 from checking.check import CheckFailed
 from checking.reference import random_model
 from milestones.s4.answers import Case, names_of, stand_ins
@@ -68,7 +68,7 @@ def judge_decode(case: Case, found: Any) -> None:
     got = tensor_of(found["keys"], [len(contexts), config.n_kv_heads, config.head_dim], "the keys of the new tokens")
     layer = model.layers[0]
     raw = layer.attn.wk(layer.attn_norm(model.embedding(torch.tensor(tokens)))).unflatten(-1, (-1, config.head_dim))
-    freqs = precompute_rope_frequencies(config.head_dim, config.max_seq_len, config.rope_theta)
+    freqs = model.rope_frequencies(raw.device)
     for row, context in enumerate(contexts):
         everywhere, _ = apply_rope(raw[row].expand(1, config.max_seq_len, -1, -1), raw[row][None, None], freqs)
         if close(got[row], everywhere[0, len(context)]):

@@ -65,127 +65,232 @@ def probe_engine(engine: Any, case: Case) -> Any:
     }
 
 
+class Replay:
+    """The requests as they must stand, event by event of the engine's log.
+
+    Attributes:
+        made: tokens of each request so far.
+        held: slots of each admitted request.
+        waiting, running: as the engine's must be.
+        at: which step this is, in words.
+        busy_before: who was running when the step began.
+        admitted: who was admitted in the step.
+        free: slots free right after the last admission of the step.
+    """
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self.asked: dict[int, list[int]] = dict(enumerate(case["requests"]))  # prompt length, max_new, stop_after
+        self.made = dict.fromkeys(self.asked, 0)
+        self.held: dict[int, int] = {}
+        self.waiting, self.running = list(self.asked), list[int]()
+
+    def begin(self, number: int) -> None:
+        self.at = f"in step {number}"
+        self.busy_before, self.admitted = list(self.running), list[int]()
+        self._count_free()
+
+    def take(self, kind: str, what: list[Any]) -> None:
+        """What an event changes."""
+        if kind == "admit":
+            seq_id = self.waiting.pop(0)
+            self.running.append(seq_id)
+            self.admitted.append(seq_id)
+            self.held[seq_id] = self.prompt_len(seq_id)
+            self._count_free()
+        elif kind == "prefill":
+            self.made[what[0]] += 1
+        elif kind == "append":
+            self.held[what[0]] += 1
+        elif kind == "release":
+            self.held.pop(what[0])
+            self.running.remove(what[0])
+        elif kind == "decode":
+            for seq_id in what[0]:
+                self.made[seq_id] += 1
+
+    def prompt_len(self, seq_id: int) -> int:
+        return self.asked[seq_id][0]
+
+    def length(self, seq_id: int) -> int:
+        """How many tokens a request gets in all."""
+        return self.asked[seq_id][2]
+
+    def finished(self, seq_id: int) -> bool:
+        return self.made[seq_id] >= self.length(seq_id)
+
+    def _count_free(self) -> None:
+        self.free = self.case["num_blocks"] - sum(self.held.values())
+
+
 def judge_engine(case: Case, found: Any) -> None:
-    """Follow the log step by step, and ask of each whether the rules of section 5 were kept."""
-    asked = dict(enumerate(case["requests"]))
-    made = dict.fromkeys(asked, 0)  # tokens of each request so far
-    held: dict[int, int] = {}  # slots of each admitted request
-    waiting, running = list(asked), []  # as they must stand
-    max_batch, continuous = case["max_batch"], case["continuous"]
+    """Section 5: admission, decode and retirement keep their rules in every step, and every request gets its tokens."""
+    replay = Replay(case)
     for number, step in enumerate(found["steps"], start=1):
-        at = f"in step {number}"
-        busy_before, admitted = list(running), []
-        free_slots = None  # slots free right after the last admission of this step
-        decoded = [event for event in step["events"] if event[0] == "decode"]
+        replay.begin(number)
         for kind, *what in step["events"]:
-            if kind in ("admit", "prefill"):
-                free_slots = None
-            elif free_slots is None:
-                free_slots = case["num_blocks"] - sum(held.values())
             if kind == "admit":
-                seq_id = what[0]
-                if not waiting or seq_id != waiting[0]:
-                    raise CheckFailed(
-                        f"request {waiting[0] if waiting else 'none'} to be admitted next {at}",
-                        f"request {seq_id}",
-                        "first come, first served: only the head of `waiting` may be admitted, nobody overtakes",
-                    )
-                waiting.pop(0)
-                running.append(seq_id)
-                admitted.append(seq_id)
-                held[seq_id] = asked[seq_id][0]
-            elif kind == "prefill":
-                made[what[0]] += 1
-            elif kind == "append":
-                held[what[0]] += 1
+                _judge_turn(replay, what[0])
             elif kind == "release":
-                if made[what[0]] < asked[what[0]][2]:
-                    raise CheckFailed(
-                        f"request {what[0]} to keep its blocks {at}: it has {made[what[0]]} of its tokens",
-                        "its blocks released",
-                        "only a finished request retires",
-                    )
-                held.pop(what[0])
-                running.remove(what[0])
+                _judge_release(replay, what[0])
             elif kind == "decode":
-                ids, lengths = what
-                late = [seq_id for seq_id in ids if made[seq_id] >= asked[seq_id][2]]
-                if late:
-                    raise CheckFailed(
-                        f"request {late[0]} not to be decoded {at}: its prefill made its last token",
-                        "it was decoded once more: one token too many",
-                        "a prefill makes a token too: retire what is finished before decoding, not only after",
-                    )
-                if len(ids) > max_batch:
-                    raise CheckFailed(
-                        f"at most {max_batch} sequences {at}", f"{len(ids)}", "max_batch limits the batch"
-                    )
-                if sorted(ids) != sorted(running):
-                    raise CheckFailed(
-                        f"one token {at} for every running request, {sorted(running)}",
-                        f"a decode of {sorted(ids)}",
-                        "a request admitted in this step is running too: it decodes in this step with all the others",
-                    )
-                for seq_id, (tokens, slots) in zip(ids, lengths, strict=True):
-                    if tokens != slots:
-                        raise CheckFailed(
-                            f"a slot for each of the {tokens} tokens of request {seq_id} when it decodes {at}",
-                            f"{slots} slots",
-                            "make room first, then decode: once a step, after the admissions",
-                        )
-                    made[seq_id] += 1
-        if len(decoded) > 1:
-            raise CheckFailed(f"one decode {at}, for the whole batch", f"{len(decoded)} decodes", "batch the sequences")
-        if not continuous and admitted and busy_before:
+                _judge_batch(replay, *what)
+            replay.take(kind, what)
+        decodes = sum(kind == "decode" for kind, *_ in step["events"])
+        _judge_one_decode(replay, decodes)
+        _judge_policy(replay)
+        _judge_places(replay)
+        _judge_progress(replay, decodes)
+        _judge_retired(replay)
+        _judge_queues(replay, number, step)
+    _judge_end(replay)
+    _judge_outputs(replay, found["outputs"])
+    _judge_done(replay, found)
+
+
+def _judge_turn(replay: Replay, seq_id: int) -> None:
+    """Admission: first come, first served."""
+    if not replay.waiting or seq_id != replay.waiting[0]:
+        raise CheckFailed(
+            f"request {replay.waiting[0] if replay.waiting else 'none'} to be admitted next {replay.at}",
+            f"request {seq_id}",
+            "first come, first served: only the head of `waiting` may be admitted, nobody overtakes",
+        )
+
+
+def _judge_release(replay: Replay, seq_id: int) -> None:
+    """Retirement: only a finished request gives its blocks back; here nobody is preempted."""
+    if not replay.finished(seq_id):
+        raise CheckFailed(
+            f"request {seq_id} to keep its blocks {replay.at}: it has {replay.made[seq_id]} of its tokens",
+            "its blocks released",
+            "only a finished request retires",
+        )
+
+
+def _judge_batch(replay: Replay, ids: list[int], lengths: list[list[int]]) -> None:
+    """Decode: one token for every running request, each with a slot for its newest; none that is finished.
+
+    Args:
+        replay: the requests before it.
+        ids: who is decoded.
+        lengths: the tokens and the slots of each.
+    """
+    at, max_batch = replay.at, replay.case["max_batch"]
+    late = [seq_id for seq_id in ids if replay.finished(seq_id)]
+    if late:
+        raise CheckFailed(
+            f"request {late[0]} not to be decoded {at}: its prefill made its last token",
+            "it was decoded once more: one token too many",
+            "a prefill makes a token too: retire what is finished before decoding, not only after",
+        )
+    if len(ids) > max_batch:
+        raise CheckFailed(f"at most {max_batch} sequences {at}", f"{len(ids)}", "max_batch limits the batch")
+    if sorted(ids) != sorted(replay.running):
+        raise CheckFailed(
+            f"one token {at} for every running request, {sorted(replay.running)}",
+            f"a decode of {sorted(ids)}",
+            "a request admitted in this step is running too: it decodes in this step with all the others",
+        )
+    for seq_id, (tokens, slots) in zip(ids, lengths, strict=True):
+        if tokens != slots:
             raise CheckFailed(
-                f"static batching to admit nobody {at}: {busy_before} are still running",
-                f"{admitted} admitted",
-                "with continuous=False a new batch is formed only when the last one has finished",
+                f"a slot for each of the {tokens} tokens of request {seq_id} when it decodes {at}",
+                f"{slots} slots",
+                "make room first, then decode: once a step, after the admissions",
             )
-        places = max_batch - len(busy_before) - len(admitted)
-        free = case["num_blocks"] - sum(held.values()) if free_slots is None else free_slots
-        if (continuous or not busy_before) and waiting and places > 0 and asked[waiting[0]][0] <= free:
-            raise CheckFailed(
-                f"request {waiting[0]} to be admitted {at}: {places} of {max_batch} places and {free} slots were free",
-                f"it is still waiting; admitted were {admitted}, and {busy_before} were running before",
-                "this is static batching: a place that becomes free is filled in the very next step"
-                if continuous and busy_before
-                else "admit until the batch is full or the head of `waiting` does not fit, not one a step",
-            )
-        if not decoded and running:
-            raise CheckFailed(
-                f"a decode {at} of {running}", "none", "the step: admit, retire, make room, decode, retire"
-            )
-        finished = [seq_id for seq_id in running if made[seq_id] >= asked[seq_id][2]]
-        if finished:
-            raise CheckFailed(
-                f"request {finished[0]} to retire {at}: it has all its {asked[finished[0]][2]} tokens",
-                "it still holds its blocks after the step",
-                "retire as soon as the last token is made: its place and blocks are for whoever waits",
-            )
-        if sorted(step["running"]) != sorted(running) or step["waiting"] != waiting:
-            raise CheckFailed(
-                f"running {running} and waiting {waiting} after step {number}",
-                f"running {step['running']} and waiting {step['waiting']}",
-                "who holds blocks is in `running`, who does not yet is in `waiting`, nobody in both or neither",
-            )
-    if waiting or running:
+
+
+def _judge_one_decode(replay: Replay, decodes: int) -> None:
+    """A step is one decode of the whole batch."""
+    if decodes > 1:
+        raise CheckFailed(f"one decode {replay.at}, for the whole batch", f"{decodes} decodes", "batch the sequences")
+
+
+def _judge_policy(replay: Replay) -> None:
+    """Static batching forms a new batch only when the last one is done to its last request."""
+    if not replay.case["continuous"] and replay.admitted and replay.busy_before:
+        raise CheckFailed(
+            f"static batching to admit nobody {replay.at}: {replay.busy_before} are still running",
+            f"{replay.admitted} admitted",
+            "with continuous=False a new batch is formed only when the last one has finished",
+        )
+
+
+def _judge_places(replay: Replay) -> None:
+    """Admission goes on while the batch has a place and the free blocks hold the head of `waiting`."""
+    case, busy_before = replay.case, replay.busy_before
+    continuous, max_batch = case["continuous"], case["max_batch"]
+    places = max_batch - len(busy_before) - len(replay.admitted)
+    open_to_new = continuous or not busy_before
+    if open_to_new and replay.waiting and places > 0 and replay.prompt_len(replay.waiting[0]) <= replay.free:
+        raise CheckFailed(
+            f"request {replay.waiting[0]} to be admitted {replay.at}: {places} of {max_batch} places and "
+            f"{replay.free} slots were free",
+            f"it is still waiting; admitted were {replay.admitted}, and {busy_before} were running before",
+            "this is static batching: a place that becomes free is filled in the very next step"
+            if continuous and busy_before
+            else "admit until the batch is full or the head of `waiting` does not fit, not one a step",
+        )
+
+
+def _judge_progress(replay: Replay, decodes: int) -> None:
+    """No step goes by without a decode while somebody is running."""
+    if not decodes and replay.running:
+        raise CheckFailed(
+            f"a decode {replay.at} of {replay.running}", "none", "the step: admit, retire, make room, decode, retire"
+        )
+
+
+def _judge_retired(replay: Replay) -> None:
+    """Retirement comes as soon as the last token is made."""
+    finished = [seq_id for seq_id in replay.running if replay.finished(seq_id)]
+    if finished:
+        raise CheckFailed(
+            f"request {finished[0]} to retire {replay.at}: it has all its {replay.length(finished[0])} tokens",
+            "it still holds its blocks after the step",
+            "retire as soon as the last token is made: its place and blocks are for whoever waits",
+        )
+
+
+def _judge_queues(replay: Replay, number: int, step: dict[str, Any]) -> None:
+    """Each request is waiting, running or done: never two of them, never none."""
+    running, waiting = replay.running, replay.waiting
+    if sorted(step["running"]) != sorted(running) or step["waiting"] != waiting:
+        raise CheckFailed(
+            f"running {running} and waiting {waiting} after step {number}",
+            f"running {step['running']} and waiting {step['waiting']}",
+            "who holds blocks is in `running`, who does not yet is in `waiting`, nobody in both or neither",
+        )
+
+
+def _judge_end(replay: Replay) -> None:
+    """The engine goes on until nobody is left."""
+    if replay.waiting or replay.running:
         raise CheckFailed(
             "every step to make a token until all requests are done",
-            f"a step that made none, with {running} running and {waiting} waiting",
+            f"a step that made none, with {replay.running} running and {replay.waiting} waiting",
             "the engine stands still: what does `_admit` wait for?",
         )
-    for seq_id, (prompt_len, _, stop_after) in asked.items():
-        right = scripted_output(scripted_prompt(seq_id, prompt_len), stop_after)
-        if found["outputs"][seq_id] != right:
+
+
+def _judge_outputs(replay: Replay, outputs: list[list[int]]) -> None:
+    """Batching changes nothing: each request gets the tokens that it gets alone."""
+    for seq_id in replay.asked:
+        right = scripted_output(scripted_prompt(seq_id, replay.prompt_len(seq_id)), replay.length(seq_id))
+        if outputs[seq_id] != right:
             raise CheckFailed(
                 f"{len(right)} tokens for request {seq_id}, the ones it gets when it is alone: {_some(right)}",
-                f"{len(found['outputs'][seq_id])} tokens: {_some(found['outputs'][seq_id])}",
+                f"{len(outputs[seq_id])} tokens: {_some(outputs[seq_id])}",
                 "tokens are handed to the requests in the order in which the batch was formed",
             )
-    if sorted(found["done"]) != sorted(asked) or found["held"]:
+
+
+def _judge_done(replay: Replay, found: Any) -> None:
+    """At the end every request is in `done` and every block is free."""
+    if sorted(found["done"]) != sorted(replay.asked) or found["held"]:
         raise CheckFailed(
-            f"all {len(asked)} requests in `done` at the end, and no block held",
+            f"all {len(replay.asked)} requests in `done` at the end, and no block held",
             f"done {sorted(found['done'])}, blocks held by {found['held']}",
             "retiring: out of `running`, blocks released, into `done`",
         )

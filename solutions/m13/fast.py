@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from ai_playground.checkout import repo_root
 from ai_playground.models import TransformerConfig
-from ai_playground.models.layers import precompute_rope_frequencies
+from ai_playground.models.transformer import rope_table
 from m13c_serve import ModelRunner
 
 SOURCE = Path(__file__).with_name("fast.cpp")
@@ -204,10 +204,11 @@ class PackedModel:
             )
         embedding = take("embedding")
         head = self._keep(pack(embedding if config.tie_embeddings else take("head")))
-        cos, sin = precompute_rope_frequencies(config.head_dim, config.max_seq_len, config.rope_theta).unbind(-1)
+        rotations = rope_table(config)
         self.struct = _Model(
             config.dim, config.n_layers, config.n_heads, config.n_kv_heads, config.head_dim, config.hidden_dim,
-            config.vocab_size, self.dtype == torch.bfloat16, config.norm_eps, self._keep(cos), self._keep(sin),
+            config.vocab_size, self.dtype == torch.bfloat16, config.norm_eps,
+            self._keep(rotations.real), self._keep(rotations.imag),
             None if config.tie_embeddings else self._keep(embedding), head, self._keep(take("norm").float()), layers,
         )  # fmt: skip
 

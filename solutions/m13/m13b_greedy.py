@@ -187,7 +187,7 @@ def paged_forward(
     """
     ### BEGIN SOLUTION
     block_size = cache.block_size
-    freqs = model.rope_frequencies(tokens.device)[positions]  # (B, T, head_dim / 2, 2)
+    freqs = model.rope_frequencies(tokens.device)[positions]  # (B, T, head_dim / 2), complex
     slots = block_tables.gather(1, positions // block_size) * block_size + positions % block_size  # (B, T)
     context = torch.arange(block_tables.shape[1] * block_size, device=tokens.device)
     # A token sees the positions up to its own: this hides the future, the unused tail of the last block and

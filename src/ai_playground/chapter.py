@@ -86,7 +86,7 @@ def rotate(q: Tensor, k: Tensor, freqs: Tensor) -> tuple[Tensor, Tensor]:
     Args:
         q: `(T, n_heads, head_dim)`.
         k: `(T, n_kv_heads, head_dim)`.
-        freqs: `(T, head_dim // 2, 2)`, the model's rotations at the tokens' positions.
+        freqs: complex64 `(T, head_dim // 2)`, the model's rotations at the tokens' positions.
     """
     q, k = apply_rope(q.unsqueeze(0), k.unsqueeze(0), freqs)
     return q.squeeze(0), k.squeeze(0)

@@ -13,6 +13,7 @@ import json
 import os
 import tempfile
 import warnings
+from dataclasses import MISSING, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -80,7 +81,9 @@ def load_checkpoint(ws: Path) -> dict[str, Any]:
     weights = checkpoint["model"]
     if not isinstance(weights, dict) or not all(isinstance(value, Tensor) for value in weights.values()):
         raise WorkspaceError(f"{path}: 'model' must be a state dict, names to tensors. {_RESTORE}")
-    stored = checkpoint["config"] if isinstance(checkpoint["config"], dict) else {}
+    # A field that is younger than the file has the value that it had before there was a choice: its default.
+    stored = {field.name: field.default for field in fields(TransformerConfig) if field.default is not MISSING}
+    stored |= checkpoint["config"] if isinstance(checkpoint["config"], dict) else {}
     expected = config.to_dict()
     differing = [
         f"{name}: config.json says {expected.get(name)!r}, final.pt says {stored.get(name)!r}"

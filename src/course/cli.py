@@ -26,9 +26,9 @@ def _course() -> None:
 
 def add_instructor_commands() -> None:
     """The sub-commands of `grading/` and `benchmarks/`, where they are there: not in a student's checkout."""
-    for folder in ("grading", "benchmarks"):
-        if (ROOT / folder / "commands.py").is_file():
-            import_module(f"{folder}.commands").register(app)
+    for folder, module in (("grading", "instructor_commands"), ("benchmarks", "bench_command")):
+        if (ROOT / folder / f"{module}.py").is_file():
+            import_module(f"{folder}.{module}").register(app)
 
 
 def main() -> None:

@@ -174,6 +174,10 @@ GREEDY = (
           (B, _ROPE, _ROPE[:-1] + " % block_size]")),
     wrong("rope_not_on_keys", "m13b.lengths", "keys", "queries and keys are rotated",
           (B, _APPLY, "q, _ = apply_rope(q, k, freqs)")),
+    wrong("rope_whole_table_in_decode", "m13b.lengths", "position 0", "RoPE uses the position in the sequence",
+          (B, _ROPE, _ROPE + " if tokens.shape[1] > 1 else model.rope_frequencies(tokens.device)")),
+    wrong("rope_rows_taken_for_the_table", "m13c.roomy_pool", "position", "each row of a batch has its own position",
+          (B, _ROPE, _ROPE[:-1] + "[:, 0] if tokens.shape[1] == 1 else positions]")),
     wrong("rope_missing", "m13b.lengths", "RoPE is not applied", "queries and keys are rotated", (B, _APPLY, "pass")),
     wrong("rope_theta_fixed", "m13b.shapes", "rope_theta", "the configuration's rope_theta",
           (B, _ROPE, "from ai_playground.models.layers import precompute_rope_frequencies\n"

@@ -5,19 +5,19 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import figures, run
-from benchmarks.models import prepare
+from benchmarks import figures, rounds
+from benchmarks.bench_models import prepare
 from benchmarks.workloads import WORKLOADS
 
 linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="CPU time and memory are read from /proc")
 
 
-def settings(tmp_path: Path, **changes) -> run.Settings:
+def settings(tmp_path: Path, **changes) -> rounds.Settings:
     values = {
         "workloads": ["w3"], "peers": ["reference", "transformers"], "runs": 1, "threads": 1, "workspace": None,
         "envs": tmp_path / "envs", "cache": tmp_path / "cache", "say": lambda line: None,
     }  # fmt: skip
-    return run.Settings(**values | changes)
+    return rounds.Settings(**values | changes)
 
 
 def test_workloads_are_the_same_every_time_and_as_described() -> None:
@@ -33,7 +33,7 @@ def test_workloads_are_the_same_every_time_and_as_described() -> None:
 
 @linux_only
 def test_a_run_is_measured_and_drawn(tmp_path) -> None:
-    (found,) = run.serve_all(settings(tmp_path))
+    (found,) = rounds.serve_all(settings(tmp_path))
     (record,) = found["runs"]
     assert record["tokens"] == 891 and record["same_start"] == 1.0
     assert record["cpu_seconds"] > 0 and record["wall_seconds"] > 0 and record["peak_mb"] > 10
@@ -46,8 +46,10 @@ def test_a_run_is_measured_and_drawn(tmp_path) -> None:
 def test_what_is_not_there_or_fails_is_skipped_with_its_reason(tmp_path) -> None:
     model = prepare("toy", "float32", None, tmp_path / "cache")
     asked = settings(tmp_path)
-    assert "not installed" in run.run_peer("transformers", WORKLOADS["w2-fp32"], model, [([1, 2], 2)], asked)["failed"]
-    assert "IndexError" in run.run_peer("reference", WORKLOADS["w2-fp32"], model, [([999], 2)], asked)["failed"]
+    assert (
+        "not installed" in rounds.run_peer("transformers", WORKLOADS["w2-fp32"], model, [([1, 2], 2)], asked)["failed"]
+    )
+    assert "IndexError" in rounds.run_peer("reference", WORKLOADS["w2-fp32"], model, [([999], 2)], asked)["failed"]
 
 
 def test_smollm2_needs_its_workspace(tmp_path) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from checking.check import Check, Result
-from grading import grade
-from grading.grade import ALL_CHECKS, HANGING, Budget
+from grading.judging import one_submission
+from grading.judging.one_submission import ALL_CHECKS, HANGING, Budget
 from milestones.m13 import m13b
 
 CHECK = replace(m13b.CHECKS[0], limit=10.0)
@@ -35,7 +35,7 @@ def limits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         given.append(check.limit)
         return Result(check, "failed", "no answer", seconds=2 * check.limit, timed_out=True)
 
-    monkeypatch.setattr(grade, "run_check", hang)
+    monkeypatch.setattr(one_submission, "run_check", hang)
     return given
 
 
@@ -54,6 +54,8 @@ def test_who_takes_too_much_in_all_runs_out(limits: list[float]) -> None:
 
 
 def test_who_is_right_has_each_limit_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grade, "run_check", lambda check, where, worker: Result(check, "passed", seconds=check.limit))
+    monkeypatch.setattr(
+        one_submission, "run_check", lambda check, where, worker: Result(check, "passed", seconds=check.limit)
+    )
     budget = Budget(CountingWorker())
     assert {budget.run(CHECK, Path()).check.limit for _ in range(60)} == {CHECK.limit}

@@ -22,7 +22,12 @@ SHAPE = {"vocab_size": VOCAB, "dim": 16, "n_layers": 2, "n_heads": 4, "hidden_di
 MODELS = [
     random_model(TransformerConfig(**SHAPE, **extra), seed)
     for seed, extra in enumerate(
-        ({"n_kv_heads": 2}, {"n_kv_heads": 4}, {"n_kv_heads": 1, "tie_embeddings": True}, {"head_dim": 6})
+        (
+            {"n_kv_heads": 2},
+            {"n_kv_heads": 4},
+            {"n_kv_heads": 1, "tie_embeddings": True},
+            {"head_dim": 6, "rope_factors": (1.0, 3.0, 8.0), "rope_scale": 1.2},
+        )
     )
 ]
 

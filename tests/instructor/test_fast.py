@@ -16,6 +16,7 @@ from milestones.subjects import M13
 BFLOAT16_TOLERANCE = 0.25  # each token's logit against the reference's best, along the engine's own tokens
 ODD = SHAPES["gqa"] | {"dim": 45, "hidden_dim": 83, "head_dim": 10, "vocab_size": 70}  # no multiple of anything
 WIDE = SHAPES["gqa"] | {"n_heads": 14, "n_kv_heads": 2, "head_dim": 36}  # a group larger than four, a head above 32
+STRETCHED = SHAPES["gqa"] | {"rope_factors": [1.0, 1.0, 2.5, 8.0, 8.0, 8.0], "rope_scale": 1.2}
 LONG = SHAPES["gqa"] | {"max_seq_len": 700}
 
 
@@ -44,8 +45,8 @@ def serve(m13c, model, make_runner, requests, num_blocks, **sizes):
 @pytest.mark.parametrize("block_size", [1, 5, 16, 32])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(
-    "shape", [*SHAPES.values(), TOY, ODD, WIDE, TOY | {"tie_embeddings": True}],
-    ids=[*SHAPES, "toy", "odd", "wide_group", "toy_tied"],
+    "shape", [*SHAPES.values(), TOY, ODD, WIDE, TOY | {"tie_embeddings": True}, STRETCHED],
+    ids=[*SHAPES, "toy", "odd", "wide_group", "toy_tied", "stretched"],
 )  # fmt: skip
 def test_tokens_are_the_references(modules, monkeypatch, shape, dtype, block_size, threads) -> None:
     m13c, fast = modules

@@ -13,11 +13,13 @@ from typing import Any
 import pytest
 
 from ai_playground.checkout import repo_root
-from grading import grade
 from grading.assignments import ASSIGNMENTS, Unit, Worth
-from grading.grade import judge_class
-from grading.intake import find_submissions, take_in
-from grading.sandbox import FIRST_UID, Sandbox
+from grading.intake.inbox import read_inbox
+from grading.intake.take_in import take_in
+from grading.judging import judging_pool, one_submission
+from grading.judging.judging_pool import judge_class
+from grading.judging.sandbox import FIRST_UID, Sandbox
+from grading.judging.solution_first import check_reference, reference_submission
 from tests.instructor.hostile import Student, the_class
 
 pytestmark = pytest.mark.skipif(
@@ -86,8 +88,8 @@ def graded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     (results / "gradebook.db").write_bytes(b"grades")
     few = few_units()
     patch.setitem(ASSIGNMENTS, "m13", replace(ASSIGNMENTS["m13"], units=lambda: few))
-    patch.setattr(grade, "IMPORT_SECONDS", 5.0)
-    patch.setattr(grade, "AFTER_TIMEOUT", 1.0)
+    patch.setattr(one_submission, "IMPORT_SECONDS", 5.0)
+    patch.setattr(one_submission, "AFTER_TIMEOUT", 1.0)
     patch.setenv("COURSE_TEST_SECRET", "in the environment")
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(0.2)
@@ -96,7 +98,7 @@ def graded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         for student in students:
             student.hand_in(inbox)
         before = tree_digest(repo_root(), folder)
-        submissions = [take_in(name, path) for name, path in find_submissions(inbox).items()]
+        submissions = [take_in(hand_in.student, hand_in.entries()) for hand_in in read_inbox(inbox).hand_ins]
         judged = list(judge_class(submissions, lambda: ThreadPoolExecutor(3), window=4))
         after = tree_digest(repo_root(), folder)
         try:
@@ -105,7 +107,7 @@ def graded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         except TimeoutError:
             connected = False
     patch.undo()
-    grade._here.pop(False).__exit__()
+    judging_pool._here.pop(False).__exit__()
     return {
         "students": students,
         "results": {result["student"]: result for result in judged},
@@ -149,6 +151,6 @@ def test_no_text_can_break_a_report(graded: dict[str, Any]) -> None:
 
 def test_the_solution_gets_all_points() -> None:
     with Sandbox() as sandbox:
-        result = grade.judge(grade.reference_submission(), sandbox)
-    grade.check_reference(result)
+        result = one_submission.judge(reference_submission(), sandbox)
+    check_reference(result)
     assert result["score"] == result["of"]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ai_playground.checkout import repo_root
-from grading.assignments import ASSIGNMENTS
+from grading.assignments import ASSIGNMENTS, released
 from tests.instructor.hostile import NOTEBOOK, B, Student, graded, instead, modules, notebook
 
 pytestmark = pytest.mark.skipif(
@@ -80,9 +80,10 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
     for student in (
         Student("right", files=right),
         Student("copycat", files=right),
-        Student("untouched"),
+        Student("untouched", files=dict(released("m13"))),
         Student("script", files=modules(instead("raise RuntimeError('<script>alert(1)</script>')"))),
         Student("repeated", files=modules(B, **{NOTEBOOK: notebook(lambda cells: cells.extend(graded(cells)))})),
+        Student("José O'Brien", build=lambda path: Path(f"{path}.rar").write_bytes(b"Rar!")),
     ):
         student.hand_in(checkout.inbox)
     checkout.printed = checkout.run("course", "grade", str(checkout.inbox), "--jobs", "2")
@@ -95,7 +96,9 @@ def test_the_class_is_graded(checkout: Checkout) -> None:
     results = {path.stem: json.loads(path.read_text()) for path in (checkout.work / "m13" / "results").glob("*.json")}
     assert {student: result["score"] for student, result in results.items()} == scores
     assert results["right"]["score"] == results["right"]["of"]
-    assert "5 judged, 0 unchanged, 0 not judged" in checkout.printed
+    assert "5 judged, 0 unchanged, 0 not judged, 1 not gradable" in checkout.printed
+    assert "Jose_OBrien: cannot be graded: José O'Brien.rar" in checkout.printed
+    assert "Warning" not in checkout.printed, "what libraries say stands in the log"
 
 
 def test_reports_say_what_happened_and_nothing_hidden(checkout: Checkout) -> None:
@@ -157,6 +160,23 @@ def test_feedback_and_export_by_nbgrader(checkout: Checkout) -> None:
     assert exported["right"] == checkout.scores()["right"]
 
 
+def test_late_days_cost_what_the_settings_say_unless_extended(checkout: Checkout) -> None:
+    settings = checkout.root / "nbgrader_config.py"
+    before, text = checkout.scores(), settings.read_text()
+    settings.write_text(f"{text}\nc.LateDays.per_day = 0.1\n")
+    roster = checkout.inbox.parent / "roster.csv"
+    roster.write_text("id,name,extension\nright,Rita,0\ncopycat,Cy,36500\nabsent,Abby,\n")
+    printed = checkout.run(
+        "course", "grade", str(checkout.inbox), "--roster", str(roster), "--due", "2020-01-01 00:00 UTC"
+    )
+    settings.write_text(text)
+    assert "has not handed in: absent" in printed
+    with (checkout.work / "m13" / "grades.csv").open() as file:
+        scores = {row["id"]: row["M13 mini vLLM"] for row in csv.DictReader(file)}
+    assert (scores["right"], scores["absent"]) == ("0", "")
+    assert float(scores["copycat"]) == before["copycat"]
+
+
 def test_p3_is_graded_on_the_same_path(checkout: Checkout) -> None:
     inbox = checkout.inbox.parent / "p3"
     right = (repo_root() / "solutions" / "p3_kv_serve" / "kv_generate.py").read_text()
@@ -166,7 +186,7 @@ def test_p3_is_graded_on_the_same_path(checkout: Checkout) -> None:
         Student("right", files={"kv_generate.py": right, "given_model.py": "1 / 0"}),
         Student("uncached", files={"projects/p3_kv_serve/kv_generate.py": uncached}),
         Student("cheat", files={"kv_generate.py": f"import ai_playground.inference.generate\n{right}"}),
-        Student("untouched"),
+        Student("untouched", files=dict(released("p3_kv_serve"))),
     ):
         student.hand_in(inbox)
     printed = checkout.run("course", "grade", str(inbox), "--assignment", "p3_kv_serve")

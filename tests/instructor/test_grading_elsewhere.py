@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 
 from ai_playground.checkout import repo_root
-from grading import grade, gradescope
+from grading import gradescope
 from grading.assignments import released
-from grading.grade import judge_class, key_of
-from grading.intake import Submission
+from grading.intake.submission import Submission
+from grading.judging import judging_pool
+from grading.judging.judging_pool import judge_class
+from grading.judging.one_submission import key_of
 from tests.instructor.hostile import A
 
 needs_bubblewrap = pytest.mark.skipif(
@@ -77,7 +79,7 @@ def test_what_cannot_be_judged_has_no_score(monkeypatch: pytest.MonkeyPatch) -> 
         other = "another version's key" if submission.student == "s2" else key_of(submission, unsafe)
         return {"student": submission.student, "key": other, "unsafe": unsafe}
 
-    monkeypatch.setattr(grade, "judge_here", broken)
+    monkeypatch.setattr(judging_pool, "judge_here", broken)
     results = {r["student"]: r for r in judge_class(submissions(4), lambda: ThreadPoolExecutor(2))}
     assert "the disk is full" in results["s1"]["error"] and "score" not in results["s1"]
     assert "another version" in results["s2"]["error"]

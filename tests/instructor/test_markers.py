@@ -2,7 +2,7 @@
 
 import pytest
 
-from grading.markers import ReleaseError, strip
+from grading.release.markers import ReleaseError, strip
 
 MODULE = '''\
 """Greedy decoding."""

@@ -16,9 +16,14 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from traitlets.config import Config, PyFileConfigLoader
 from typer.testing import CliRunner, Result
 
-from grading import commands
-from grading.markers import ReleaseError
-from grading.release import ROOT, leaks, regenerate, release_to, stale, student_half
+from ai_playground.checkout import repo_root
+from grading import instructor_commands
+from grading.release.leaks import leaks
+from grading.release.markers import ReleaseError
+from grading.release.student_half import release_to, student_half
+from grading.release.student_tree import regenerate, stale
+
+ROOT = repo_root()
 
 MODULE = '''\
 """M13b: greedy decoding."""
@@ -408,8 +413,8 @@ def released_half(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[
 def test_the_command_writes_checks_and_releases(course: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     app = typer.Typer()
     app.callback()(lambda: None)
-    commands.register(app)
-    monkeypatch.setattr(commands, "ROOT", course)
+    instructor_commands.register(app)
+    monkeypatch.setattr(instructor_commands, "ROOT", course)
 
     def run(*arguments: str) -> Result:
         return CliRunner().invoke(app, ["release", *arguments])

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from ai_playground.checkout import repo_root
 from grading.assignments import released
-from grading.report import similarities
+from grading.report.similar_files import similarities
 
 
 def test_copies_are_found_and_untouched_files_are_not(tmp_path: Path) -> None:

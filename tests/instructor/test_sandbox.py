@@ -9,8 +9,10 @@ import pytest
 
 from ai_playground.checkout import repo_root
 from checking.supervisor import WorkerBroken
-from grading import sandbox, warm
-from grading.sandbox import ControlGroup, Sandbox, SandboxError
+from grading.judging import sandbox, warm
+from grading.judging.control_group import ControlGroup, sweep
+from grading.judging.sandbox import Sandbox, SandboxError
+from grading.judging.sandbox_view import PROCESSES
 
 needs_bubblewrap = pytest.mark.skipif(
     not sys.platform.startswith("linux") or not shutil.which("bwrap"), reason="needs Linux and bubblewrap"
@@ -23,7 +25,7 @@ def test_the_sandbox_holds_and_leaves_nothing_behind() -> None:
         seen = box.check()
         stage = box.stage
     assert "EROFS" in seen["write"]["/usr/new"]
-    assert 10 < seen["forks"] < sandbox.PROCESSES
+    assert 10 < seen["forks"] < PROCESSES
     assert not stage or not Path(stage).exists()
 
 
@@ -37,7 +39,7 @@ def test_the_sandbox_holds_and_leaves_nothing_behind() -> None:
     ],
 )
 def test_a_weaker_sandbox_stops_the_run(flag: str, hole: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = sandbox._bubblewrap
+    whole = sandbox.bubblewrap
     kept = ["--unshare-pid", "--unshare-ipc", "--unshare-uts"] if flag == "--unshare-all" else []
 
     def weaker(binds: list[tuple[str, str]], parent: bool = False) -> list[str]:
@@ -47,8 +49,8 @@ def test_a_weaker_sandbox_stops_the_run(flag: str, hole: str, monkeypatch: pytes
         at = argv.index(flag)
         return argv[:at] + kept + argv[at + 1 :]
 
-    monkeypatch.setattr(sandbox, "_bubblewrap", weaker)
-    monkeypatch.setattr(sandbox, "_OUTER_ENV", sandbox._OUTER_ENV | {"SECRET": "1"})
+    monkeypatch.setattr(sandbox, "bubblewrap", weaker)
+    monkeypatch.setattr(sandbox, "OUTER_ENV", sandbox.OUTER_ENV | {"SECRET": "1"})
     with Sandbox() as box, pytest.raises(SandboxError, match="does not hold") as raised:
         box.check()
     assert hole in str(raised.value)
@@ -118,16 +120,16 @@ def test_a_warm_parent_that_died_is_replaced_and_one_that_cannot_start_says_why(
 
 @needs_bubblewrap
 def test_an_open_folder_stops_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = sandbox._binds
+    whole = sandbox.binds_of
     solutions = str(sandbox.repo_root() / "solutions")
-    monkeypatch.setattr(sandbox, "_binds", lambda submission: [*whole(submission), (solutions, solutions)])
+    monkeypatch.setattr(sandbox, "binds_of", lambda submission: [*whole(submission), (solutions, solutions)])
     with Sandbox() as box, pytest.raises(SandboxError, match=r"could read .*solutions"):
         box.check()
 
 
 @needs_bubblewrap
 def test_a_sandbox_that_does_not_start_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox, "_limits", lambda: ["no-such-program"])
+    monkeypatch.setattr(sandbox, "limits", lambda: ["no-such-program"])
     with Sandbox() as box, pytest.raises(SandboxError, match="no-such-program"):
         box.check()
 
@@ -155,7 +157,7 @@ def test_what_a_killed_grader_left_is_swept_away(tmp_path: Path) -> None:
     for folder in (dead, mine, full):
         folder.mkdir()
     (full / "file").touch()
-    sandbox._sweep(tmp_path.iterdir())
+    sweep(tmp_path.iterdir())
     assert sorted(tmp_path.iterdir()) == sorted((mine, full))
 
 

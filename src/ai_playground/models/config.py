@@ -1,5 +1,6 @@
 """The numbers that define a model's shape."""
 
+import math
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -10,6 +11,8 @@ class TransformerConfig:
 
     `n_kv_heads == n_heads` is multi-head attention, `n_kv_heads == 1` multi-query attention, and anything
     between is grouped-query attention. `head_dim` defaults to `dim // n_heads`, `n_kv_heads` to `n_heads`.
+    `rope_factors` (`head_dim // 2` numbers) divide RoPE's frequencies and `rope_scale` multiplies its rotations; see
+    `precompute_rope_frequencies`.
 
     Raises:
         ValueError: a size that cannot be built, naming the field and what it must be.
@@ -27,6 +30,8 @@ class TransformerConfig:
     norm_eps: float = 1e-5
     tie_embeddings: bool = False
     eos_id: int | None = None
+    rope_factors: tuple[float, ...] | None = None
+    rope_scale: float = 1.0
 
     def __post_init__(self) -> None:
         if self.n_kv_heads is None:
@@ -49,6 +54,18 @@ class TransformerConfig:
             )
         if self.head_dim % 2:
             raise ValueError(f"head_dim must be even, because RoPE rotates pairs; got {self.head_dim}")
+        if self.rope_factors is not None:
+            if not isinstance(self.rope_factors, list | tuple):
+                raise ValueError(f"rope_factors must be a list of numbers, got {self.rope_factors!r}")
+            object.__setattr__(self, "rope_factors", tuple(self.rope_factors))
+            if len(self.rope_factors) != self.head_dim // 2:
+                raise ValueError(
+                    f"rope_factors must hold one number for each of the {self.head_dim // 2} pairs of a head "
+                    f"(head_dim {self.head_dim}), got {len(self.rope_factors)}"
+                )
+            for index, factor in enumerate(self.rope_factors):
+                _check_positive(f"rope_factors[{index}]", factor)
+        _check_positive("rope_scale", self.rope_scale)
         if self.eos_id is not None and not 0 <= self.eos_id < self.vocab_size:
             raise ValueError(f"eos_id must be in [0, {self.vocab_size}), got {self.eos_id}")
 
@@ -59,7 +76,8 @@ class TransformerConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as `config.json` and `final.pt["config"]` hold them."""
-        return asdict(self)
+        values = asdict(self)
+        return values | {"rope_factors": list(self.rope_factors) if self.rope_factors else None}  # JSON has no tuples
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "TransformerConfig":
@@ -76,3 +94,8 @@ class TransformerConfig:
             return cls(**values)
         except TypeError as error:  # dataclass names the missing fields
             raise ValueError(f"incomplete model configuration: {error}") from None
+
+
+def _check_positive(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value > 0):
+        raise ValueError(f"{name} must be a positive, finite number, got {value!r}")

@@ -28,7 +28,7 @@ class Attention(nn.Module):
 
         Args:
             x: `(B, T, dim)`.
-            freqs: `(T, head_dim // 2, 2)`, the rotations of these `T` positions.
+            freqs: complex64 `(T, head_dim // 2)`, the rotations of these `T` positions.
             cache: this layer's contiguous keys and values, each `(B, context, n_kv_heads, head_dim)`, whose
                 last `T` places are free: they receive the new keys and values.
 
@@ -69,6 +69,17 @@ class Block(nn.Module):
         return x + self.ffn(self.ffn_norm(x))
 
 
+def rope_table(config: TransformerConfig) -> Tensor:
+    """complex64 `(max_seq_len, head_dim // 2)`: the rotations that a configuration asks for, factors included."""
+    return precompute_rope_frequencies(
+        config.head_dim,
+        config.max_seq_len,
+        config.rope_theta,
+        factors=config.rope_factors,
+        scale=config.rope_scale,
+    )
+
+
 class Transformer(nn.Module):
     """Token ids to next-token logits.
 
@@ -84,11 +95,11 @@ class Transformer(nn.Module):
         self.layers = nn.ModuleList(Block(config) for _ in range(config.n_layers))
         self.norm = RMSNorm(config.dim, config.norm_eps)
         self.head = None if config.tie_embeddings else nn.Linear(config.dim, config.vocab_size, bias=False)
-        # Not a buffer: `.to(torch.bfloat16)` would round the angles, and late positions would blur together.
-        self._freqs = precompute_rope_frequencies(config.head_dim, config.max_seq_len, config.rope_theta)
+        # Not a buffer: a table that follows from the configuration need not be in the state dict.
+        self._freqs = rope_table(config)
 
     def rope_frequencies(self, device: torch.device) -> Tensor:
-        """`(max_seq_len, head_dim // 2, 2)` float32 rotations, kept on the device that asked last."""
+        """`rope_table(self.config)`, kept on the device that asked last, whatever the dtype of the weights."""
         if self._freqs.device != device:
             self._freqs = self._freqs.to(device)
         return self._freqs

@@ -6,8 +6,12 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from grading.markers import ReleaseError
-from grading.release import ROOT, regenerate, release_to, stale
+from ai_playground.checkout import repo_root
+from grading.release.markers import ReleaseError
+from grading.release.student_half import release_to
+from grading.release.student_tree import regenerate, stale
+
+ROOT = repo_root()
 
 
 def register(app: typer.Typer) -> None:
@@ -48,7 +52,7 @@ def release(
 def grade(
     inbox: Annotated[
         Path | None,
-        typer.Argument(help="A folder with a folder, zip or tar for each student; default: what nbgrader collected."),
+        typer.Argument(help="What was downloaded from the LMS, zip or folder; default: what nbgrader collected."),
     ] = None,
     assignment: Annotated[str, typer.Option(help="m13 or p3_kv_serve.")] = "m13",
     jobs: Annotated[int | None, typer.Option(min=1, help="Judging processes; default: one a core.")] = None,
@@ -56,20 +60,26 @@ def grade(
     unsafe: Annotated[bool, typer.Option("--unsafe", help="Without the sandbox: student code runs as you.")] = False,
     scheduler: Annotated[str | None, typer.Option(help="Address of a Dask scheduler whose workers judge.")] = None,
     gradebook: Annotated[bool, typer.Option(help="Record the scores in nbgrader's gradebook.")] = True,
-    roster: Annotated[Path | None, typer.Option(help="A gradebook exported from Canvas, for names and IDs.")] = None,
+    roster: Annotated[
+        Path | None, typer.Option(help="The LMS's list of students, as CSV: names, ids, extensions.")
+    ] = None,
+    due: Annotated[str, typer.Option(help='When it was due, such as "2026-12-18 23:59 UTC": for late days.')] = "",
 ) -> None:
     """Judge a class: results, gradebook, reports and grades.csv, below grading/class/ASSIGNMENT."""
     from checking.supervisor import WorkerBroken
-    from grading import run  # here and not above: it loads torch, which the other sub-commands do without
-    from grading.sandbox import SandboxError
+    from grading import class_run  # here and not above: it loads torch, which the other sub-commands do without
+    from grading.folders import SUBMITTED
+    from grading.judging.sandbox import SandboxError
+    from grading.roster import read_roster
 
     console = Console()
     try:
-        done = run.grade(
-            inbox or run.SUBMITTED, assignment, jobs=jobs or run.default_jobs(), force=force, unsafe=unsafe,
-            scheduler=scheduler, console=console,
+        people = read_roster(roster.read_text(encoding="utf-8-sig")) if roster else None
+        done = class_run.grade(
+            inbox or SUBMITTED, assignment, jobs=jobs or class_run.default_jobs(), force=force, unsafe=unsafe,
+            scheduler=scheduler, roster=people, console=console,
         )  # fmt: skip
-        run.publish(done, assignment, gradebook=gradebook, roster=roster, console=console)
+        class_run.publish(done, assignment, gradebook=gradebook, roster=people, console=console, due=due)
     except (SandboxError, WorkerBroken, ValueError) as error:
         typer.echo(f"Nothing was graded.\n{error}", err=True)
         raise typer.Exit(1) from None

@@ -33,24 +33,24 @@ def bench(
 ) -> None:
     """Measure the engine beside its peers, all in one run."""
     from ai_playground.workspace import write_json
-    from benchmarks import figures, run
+    from benchmarks import figures, rounds
     from benchmarks.workloads import WORKLOADS
 
     names = workload or [name for name in WORKLOADS if workspace or WORKLOADS[name].model == "toy"]
-    for name, known in [(name, WORKLOADS) for name in names] + [(peer, run.PEERS) for peer in peers or ()]:
+    for name, known in [(name, WORKLOADS) for name in names] + [(peer, rounds.PEERS) for peer in peers or ()]:
         if name not in known:
             raise typer.BadParameter(f"no {name!r}; there are {', '.join(known)}")
     console = Console()
     cache = ROOT / ".course" / "bench"
-    settings = run.Settings(
-        names, peers or list(run.PEERS), runs, threads, workspace, envs.absolute(), cache, console.print
+    settings = rounds.Settings(
+        names, peers or list(rounds.PEERS), runs, threads, workspace, envs.absolute(), cache, console.print
     )
     try:
-        found = {"machine": run.machine(), "settings": {"runs": runs, "threads": threads}}
+        found = {"machine": rounds.machine(), "settings": {"runs": runs, "threads": threads}}
         if scaling:
-            found["probes"] = run.probe(settings)
+            found["probes"] = rounds.probe(settings)
         out.mkdir(parents=True, exist_ok=True)
-        for so_far in run.serve_all(settings):
+        for so_far in rounds.serve_all(settings):
             found |= so_far
             write_json(out / "bench.json", found)
     except ValueError as error:

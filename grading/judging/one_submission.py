@@ -8,38 +8,28 @@ A result is plain JSON. `visible` is what the student may read; `hidden` is the 
 """
 
 import hashlib
-import json
-import multiprocessing
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
 from dataclasses import replace
 from functools import lru_cache
-from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any
 
 from ai_playground.checkout import repo_root
-from ai_playground.workspace import write_json
 from checking.check import Check, Result
 from checking.judging import run_check
 from checking.supervisor import Worker
-from grading.assignments import ASSIGNMENTS, CHECKED_WITH, Unit, place, released
-from grading.intake import Submission
-from grading.sandbox import Sandbox, SandboxError
+from grading.assignments import ASSIGNMENTS, CHECKED_WITH, Unit, place
+from grading.intake.submission import Submission
+from grading.judging.sandbox import Sandbox
 from milestones.m13 import probes
 
-CLASS = repo_root() / "grading" / "class"
 FORMAT = 2  # of a result; older ones are judged again
 IMPORT_SECONDS = 5.0
 AFTER_TIMEOUT = 3.0  # who has hung once gets no more than this for each further check
 HANGING = 15.0  # seconds of limits that one submission may run into, all its checks together
 ALL_CHECKS = 60.0  # CPU seconds of one submission, where they can be counted
 MAX_MESSAGE = 6_000
-
-
-# One submission -------------------------------------------------------------------------------------------------
 
 
 def judge(submission: Submission, sandbox: Sandbox) -> dict[str, Any]:
@@ -179,152 +169,8 @@ def _checks_digest() -> str:
     paths = [path for folder in CHECKED_WITH for path in (root / folder).rglob("*.py")]
     paths += [*(root / "solutions").glob("*/hidden*"), *(root / "checkpoints" / "myllm").glob("*.*")]
     paths += [root / name for assignment in ASSIGNMENTS.values() for name in assignment.given]
-    paths += [
-        root / "grading" / name for name in ("assignments.py", "grade.py", "sandbox.py", "warm.py", "warm_parent.py")
-    ]
+    paths += [root / "grading" / "assignments.py", *(root / "grading" / "judging").glob("*.py")]
     digest = hashlib.sha256()
     for path in sorted(path for path in paths if path.is_file() and path.name != "metrics.json"):
         digest.update(path.relative_to(root).as_posix().encode() + hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()
-
-
-# A class --------------------------------------------------------------------------------------------------------
-
-
-class Results:
-    """The judged results of one assignment on disk, one JSON file a student.
-
-    Only the process that started the run writes them.
-    """
-
-    def __init__(self, assignment: str = "m13", folder: Path | None = None) -> None:
-        self.folder = folder or CLASS / assignment / "results"
-
-    def path(self, student: str) -> Path:
-        return self.folder / f"{student}.json"
-
-    def read(self, student: str) -> dict[str, Any] | None:
-        """A student's result; None if there is none that can be read."""
-        try:
-            return json.loads(self.path(student).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return None
-
-    def write(self, result: dict[str, Any]) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        write_json(self.path(result["student"]), result)
-
-
-def judge_class(
-    submissions: Iterable[Submission],
-    make_executor: Callable[[], Executor],
-    *,
-    unsafe: bool = False,
-    window: int = 4,
-    on_start: Callable[[str], None] = lambda student: None,
-) -> Iterator[dict[str, Any]]:
-    """Judge submissions through an executor; results come as they are ready.
-
-    No more than `window` are in flight, so that memory does not grow with the class. A judging process that dies
-    takes nobody's points: what it had in hand is judged again, in a new executor, up to three times.
-
-    Args:
-        make_executor: `local_pool(jobs)`, or a cluster's.
-        on_start: called with a student's id when the submission is handed out.
-
-    Yields:
-        results; one that could not be judged, for a reason that is not the student's, has an `"error"` and no points.
-    """
-    waiting = iter(submissions)
-    again: list[tuple[Submission, int]] = []
-    while True:
-        flying: dict[Future, tuple[Submission, int]] = {}
-        with make_executor() as executor:
-            try:
-                while True:
-                    while len(flying) < window:
-                        following = again.pop() if again else None
-                        if following is None and (submission := next(waiting, None)) is not None:
-                            following = submission, 1
-                        if following is None:
-                            break
-                        on_start(following[0].student)
-                        try:
-                            flying[executor.submit(judge_here, following[0], unsafe)] = following
-                        except BrokenExecutor:
-                            again.append(following)
-                            raise
-                    if not flying:
-                        return
-                    for future in wait(flying, return_when=FIRST_COMPLETED).done:
-                        submission, tries = flying.pop(future)
-                        yield _outcome(future, submission, tries, again)
-            except BrokenExecutor:
-                for submission, tries in flying.values():
-                    again.append((submission, tries))
-            for submission, tries in [pair for pair in again if pair[1] > 3]:
-                again.remove((submission, tries))
-                yield {"student": submission.student, "error": "the judging process died three times"}
-
-
-def _outcome(future: Future, submission: Submission, tries: int, again: list[tuple[Submission, int]]) -> dict[str, Any]:
-    try:
-        result = future.result()
-    except BrokenExecutor:
-        again.append((submission, tries + 1))
-        raise
-    except Exception as error:
-        return {"student": submission.student, "error": f"{type(error).__name__}: {clean(str(error), 1_500)}"}
-    if result["key"] != key_of(submission, result["unsafe"]):
-        return {"student": submission.student, "error": "judged by another version of the checks: update that machine"}
-    return result
-
-
-_here: dict[bool, Sandbox] = {}
-
-
-def judge_here(submission: Submission, unsafe: bool) -> dict[str, Any]:
-    """`judge`, in a process that stays: torch and the references are loaded once, the sandbox is checked once."""
-    import torch
-
-    torch.set_num_threads(1)
-    if unsafe not in _here:
-        sandbox = Sandbox(unsafe)
-        Finalize(None, sandbox.__exit__, exitpriority=0)  # a pool's process ends without `atexit`
-        sandbox.check()
-        _here[unsafe] = sandbox
-    return judge(submission, _here[unsafe])
-
-
-def local_pool(jobs: int) -> Executor:
-    """Processes that each judge one submission after another."""
-    return ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"))
-
-
-def reference_submission(assignment: str = "m13") -> Submission:
-    """The solution, as if a student had handed it in; what has none is as it is released."""
-    folder = repo_root() / "solutions" / assignment
-    paths = {name: folder / name for name in released(assignment)}
-    files = {name: path.read_bytes() if path.is_file() else released(assignment)[name] for name, path in paths.items()}
-    return Submission("reference", files, assignment=assignment)
-
-
-def check_reference(result: dict[str, Any]) -> None:
-    """Refuse to grade a class where the solution itself does not get all points.
-
-    Raises:
-        SandboxError: naming the checks.
-    """
-    if "error" in result:
-        raise SandboxError(f"expected the solution to be judged; found {result['error']}")
-    failed = [
-        check["name"]
-        for unit in result["units"].values()
-        for check in (*unit["visible"], *unit["hidden"])
-        if check["status"] != "passed"
-    ]
-    if failed:
-        raise SandboxError(
-            f"expected the solution to get {result['of']:g} points before anybody; found {result['score']:g}. "
-            f"Failed: {', '.join(failed)}. Is this machine too busy, or the workspace or a check broken?"
-        )

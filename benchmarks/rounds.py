@@ -19,7 +19,7 @@ from typing import Any
 
 from ai_playground.chapter import chapter_workload
 from ai_playground.workspace import read_config
-from benchmarks.models import prepare
+from benchmarks.bench_models import prepare
 from benchmarks.workloads import WORKLOADS, Requests, Workload
 
 HERE = Path(__file__).parent
@@ -137,7 +137,7 @@ def environment_of(threads: int, ours: bool) -> dict[str, str]:
 
 
 def probe(settings: Settings) -> dict[str, Any]:
-    """Roofline, decode steps and scaling, in a process of their own; see probes.py."""
+    """Roofline, decode steps and scaling, in a process of their own; see machine_limits.py."""
     models = {}
     if settings.workspace is not None:
         models = {d: str(prepare("smollm2", d, settings.workspace, settings.cache)) for d in ("float32", "bfloat16")}
@@ -147,7 +147,7 @@ def probe(settings: Settings) -> dict[str, Any]:
         values = {"threads": settings.threads, "models": models, "toy": str(toy), "out": str(out)}
         job.write_text(json.dumps(values))
         environment = environment_of(settings.threads, ours=True)
-        subprocess.run([sys.executable, HERE / "probes.py", job], env=environment, check=True, timeout=TIMEOUT)
+        subprocess.run([sys.executable, HERE / "machine_limits.py", job], env=environment, check=True, timeout=TIMEOUT)
         return json.loads(out.read_text()) | {"cold_start": cold_start(settings.threads)}
 
 

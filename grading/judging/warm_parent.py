@@ -14,7 +14,7 @@ nothing of a submission; each child is used once and goes into new namespaces be
 
 Requests come through the socket that is this program's standard input: {"folders": [[name below /tmp/submissions,
 where it belongs], ...], "program": [...] or null}, with file descriptors: standard input, output and error of the
-worker, a socket to say that it is there, and the files by which one joins the control group. `grading/warm.py` is the
+worker, a socket to say that it is there, and the files by which one joins the control group. `warm.py` beside it is the
 other side. It uses the standard library and `checking` alone: nothing else of grading is in the sandbox.
 """
 
