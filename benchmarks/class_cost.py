@@ -24,7 +24,7 @@ from ai_playground.checkout import repo_root
 from ai_playground.workspace import write_json
 from benchmarks.rounds import machine
 
-OUT = Path(__file__).parent / "results" / "grading.json"
+OUT = Path(__file__).parent / "results" / "class_cost.json"
 PLAIN_CONFIG = """
 c.Autograde.pop("autograde_preprocessors")  # nbgrader's own: it runs the notebooks
 c.Execute.timeout = 600

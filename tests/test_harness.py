@@ -2,18 +2,21 @@
 
 import sys
 import textwrap
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from checking.check import Result
 from checking.evidence import names
 from checking.form import ANY, misfit
 from checking.judging import run_check
+from checking.reference import Divergence, first_divergence, greedy
 from checking.supervisor import Worker, WorkerBroken
-from milestones.m13 import m13b
+from milestones.m13 import m13b, m13c
 
 CHECK = next(check for check in m13b.CHECKS if check.name == "m13b.refusals")
 FORGE = """
@@ -44,6 +47,28 @@ def test_a_flood_of_answers_is_cut_off(worker: Worker, tmp_path: Path) -> None:
     assert result.status == "failed" and "MiB" in result.message
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the worker's own output is the student's too")
+def test_what_is_printed_is_cut_off_and_costs_nothing(worker: Worker, tmp_path: Path) -> None:
+    """Two GiB: an honest chatterer goes on, and one that goes round `print` finds its pipe closed."""
+    body = """
+        def greedy_reference(*_, **__):
+            for _ in range(64):
+                print(spam)
+            raise ValueError("still here")
+        greedy_paged = greedy_reference
+        spam = "spam " * 2**20
+        """
+    start = time.monotonic()
+    result = result_of(worker, tmp_path, body)
+    assert "still here" in str(result.evidence), result.message
+    assert len(result.evidence) == len(CHECK.cases)
+    around = "\nwhile True:\n    os.write(2, b'spam ' * 2**20)"
+    result = result_of(worker, tmp_path, around)
+    assert "BrokenPipeError" in result.message
+    assert time.monotonic() - start < 20.0, "seconds; it took 149 when all of it was read"
+    worker.close()  # the next one has a pipe again
+
+
 @pytest.mark.parametrize(
     "forged",
     [
@@ -61,6 +86,14 @@ def test_a_forged_answer_is_a_failed_check(forged: str, worker: Worker, tmp_path
     line = forged.replace('"id": 1', f'"id": {worker.requests + 1}')
     result = result_of(worker, tmp_path, f"send({line!r})\nsys.exit(0)")
     assert result.status == "failed"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a daemon is found by Linux's means")
+def test_an_engine_that_was_stopped_has_timed_out(worker: Worker, tmp_path: Path) -> None:
+    check = next(check for check in m13c.CHECKS if check.name == "m13c.edges")
+    (tmp_path / "m13c_serve.py").write_text("def serve(*_, **__):\n    while True: pass\n")
+    result = run_check(check, tmp_path, worker)
+    assert result.timed_out and len(result.evidence) == 1
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a daemon is found by Linux's means")
@@ -164,3 +197,20 @@ def test_a_form_says_where_a_value_does_not_fit(value: object, form: object, bad
 )
 def test_a_number_is_looked_for_as_a_number(message: str, name: str, there: bool) -> None:
     assert names(message, name) is there
+
+
+def test_what_the_reference_said_once_is_not_asked_again() -> None:
+    """A class of right submissions gives the same outputs again and again; a wrong one is another question."""
+    asked = []
+
+    def model(tokens: torch.Tensor) -> torch.Tensor:  # the next token is always one more
+        asked.append(tokens.tolist())
+        return torch.nn.functional.one_hot(tokens + 1, 16).float()
+
+    for _ in range(3):
+        assert first_divergence(model, [1, 2], [3, 4]) is None
+        assert greedy(model, [1, 2], 2) == [3, 4]
+    assert asked == [[[1, 2, 3]], [[1, 2]], [[1, 2, 3]]]
+    assert first_divergence(model, [1, 2], [3, 5]) == Divergence(1, 5, 4, 1.0)
+    assert first_divergence(model, [1, 2], [3, 5], tolerance=2.0) is None
+    assert len(asked) == 5

@@ -82,6 +82,15 @@ class ControlGroup:
     def joins(self) -> list[Path]:
         return [folder / "cgroup.procs" for folder in dict.fromkeys(self.folders.values())]
 
+    def cpu_seconds(self) -> float:
+        """What its processes have used so far; 0 where nobody counts."""
+        with contextlib.suppress(OSError, KeyError, ValueError, IndexError):
+            if self.kind == "v2":
+                usage = (self.folders["cpuacct"] / "cpu.stat").read_text().split("usage_usec ")[1].split()[0]
+                return int(usage) / 1e6
+            return int((self.folders["cpuacct"] / "cpuacct.usage").read_text()) / 1e9
+        return 0.0
+
     def __enter__(self) -> "ControlGroup":
         return self
 
@@ -90,17 +99,11 @@ class ControlGroup:
 
     def close(self) -> None:
         """Note what was used, end what is still in the group, and remove it."""
-        for key, controller, names in (
-            ("peak_bytes", "memory", ("memory.max_usage_in_bytes", "memory.peak")),
-            ("cpu_ns", "cpuacct", ("cpuacct.usage",)),
-        ):
-            for name in names:
-                with contextlib.suppress(OSError, KeyError, ValueError):
-                    self.used[key] = int((self.folders[controller] / name).read_text())
-        if self.kind == "v2":
-            with contextlib.suppress(OSError, ValueError, IndexError):
-                usage = (self.folders["cpuacct"] / "cpu.stat").read_text().split("usage_usec ")[1].split()[0]
-                self.used["cpu_ns"] = int(usage) * 1_000
+        for name in ("memory.max_usage_in_bytes", "memory.peak"):
+            with contextlib.suppress(OSError, KeyError, ValueError):
+                self.used["peak_bytes"] = int((self.folders["memory"] / name).read_text())
+        if cpu_seconds := self.cpu_seconds():
+            self.used["cpu_ns"] = int(cpu_seconds * 1e9)
         for folder in dict.fromkeys(self.folders.values()):
             for _ in range(200):
                 with contextlib.suppress(OSError, ValueError):

@@ -1,9 +1,9 @@
 """Judging a class: submissions through an executor, results as they are ready."""
 
-import atexit
 import multiprocessing
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
+from multiprocessing.util import Finalize
 from typing import Any
 
 from grading.intake.submission import Submission
@@ -86,7 +86,7 @@ def judge_here(submission: Submission, unsafe: bool) -> dict[str, Any]:
     torch.set_num_threads(1)
     if unsafe not in _here:
         sandbox = Sandbox(unsafe)
-        atexit.register(sandbox.__exit__)
+        Finalize(None, sandbox.__exit__, exitpriority=0)  # a pool's process ends without `atexit`
         sandbox.check()
         _here[unsafe] = sandbox
     return judge(submission, _here[unsafe])

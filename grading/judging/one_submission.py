@@ -8,9 +8,7 @@ A result is plain JSON. `visible` is what the student may read; `hidden` is the 
 """
 
 import hashlib
-import os
 import re
-import tempfile
 import time
 from dataclasses import replace
 from functools import lru_cache
@@ -27,8 +25,10 @@ from grading.judging.sandbox import Sandbox
 from milestones.m13 import probes
 
 FORMAT = 2  # of a result; older ones are judged again
-IMPORT_SECONDS = 15.0
-AFTER_TIMEOUT = 5.0  # a milestone that has hung once gets no more than this for each further check
+IMPORT_SECONDS = 5.0
+AFTER_TIMEOUT = 3.0  # who has hung once gets no more than this for each further check
+HANGING = 15.0  # seconds of limits that one submission may run into, all its checks together
+ALL_CHECKS = 60.0  # CPU seconds of one submission, where they can be counted
 MAX_MESSAGE = 6_000
 
 
@@ -40,14 +40,13 @@ def judge(submission: Submission, sandbox: Sandbox) -> dict[str, Any]:
     """
     start = time.monotonic()
     assignment = ASSIGNMENTS[submission.assignment]
-    with tempfile.TemporaryDirectory(prefix="course-grade-") as folder:
-        os.chmod(folder, 0o755)  # the sandbox's uid is another one
-        written = submission.write(Path(folder))
+    with sandbox.folder() as folder:
+        written = submission.write(folder)
         with sandbox.worker(written) as worker:
-            judged = {}
+            judged, budget = {}, Budget(worker)
             for unit in assignment.units():
                 where = place(assignment.name, unit.notebook) if unit.notebook else assignment.engine
-                judged[unit.name] = _judge_unit(unit, sandbox.path(written, where), worker)
+                judged[unit.name] = _judge_unit(unit, sandbox.path(written, where), budget)
     used = worker.group.used if hasattr(worker, "group") else {}
     figures = [shown for unit in judged.values() if (shown := unit.pop("figures"))]
     return {
@@ -79,20 +78,38 @@ def _stumbled(units: dict[str, dict[str, Any]]) -> list[str]:
     ]
 
 
-def _judge_unit(unit: Unit, where: Path, worker: Worker) -> dict[str, Any]:
+class Budget:
+    """What one submission may use in all, beside each check's own limit: nobody holds up a class by hanging everywhere.
+
+    Args:
+        worker: what its checks are run with.
+    """
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker, self.hung = worker, 0.0
+
+    def run(self, check: Check, where: Path) -> Result:
+        """`run_check`, with what is left; or a failure that says why it was not run."""
+        limit = check.limit if not self.hung else min(check.limit, AFTER_TIMEOUT, HANGING - self.hung)
+        used = self.worker.group.cpu_seconds() if hasattr(self.worker, "group") else 0.0
+        if limit < min(1.0, AFTER_TIMEOUT) or used > ALL_CHECKS:
+            why = f"earlier checks hung for {self.hung:.0f} s" if self.hung else f"earlier ones took {used:.0f} CPU s"
+            message = f"not run, since {why}, and nobody gets more. What the first failing check says comes first."
+            return Result(check, "failed", message)
+        result = run_check(replace(check, limit=limit), where, self.worker)
+        if result.timed_out:
+            self.hung += min(limit, result.seconds)
+        return result
+
+
+def _judge_unit(unit: Unit, where: Path, budget: Budget) -> dict[str, Any]:
     """Visible checks first: what a student reads must not know the hidden cases."""
-    stop = _cannot_import(unit, where, worker) if unit.functions else None
-    timed_out = False
+    stop = _cannot_import(unit, where, budget) if unit.functions else None
     parts: dict[str, list[dict[str, Any]]] = {"visible": [], "hidden": []}
     figures = None
     for kind, checks in (("visible", unit.visible), ("hidden", unit.hidden)):
         for check, of in checks:
-            if stop is not None:
-                result = replace(stop, check=check)
-            else:
-                limit = min(check.limit, AFTER_TIMEOUT) if timed_out else check.limit
-                result = run_check(replace(check, limit=limit), where, worker)
-            timed_out = timed_out or result.timed_out
+            result = replace(stop, check=check) if stop is not None else budget.run(check, where)
             earned = result.passed / len(check.cases) if unit.notebook else float(result.status == "passed")
             if result.status == "passed" and check.name == "m13d.finale" and kind == "visible":
                 figures = _figures(result.evidence[0])
@@ -121,7 +138,7 @@ def _judge_unit(unit: Unit, where: Path, worker: Worker) -> dict[str, Any]:
     }
 
 
-def _cannot_import(unit: Unit, where: Path, worker: Worker) -> Result | None:
+def _cannot_import(unit: Unit, where: Path, budget: Budget) -> Result | None:
     """The failure that all of a milestone's checks share when its module cannot even be imported."""
     check = Check(
         name=f"{unit.name}.imports",
@@ -133,7 +150,7 @@ def _cannot_import(unit: Unit, where: Path, worker: Worker) -> Result | None:
         subject=unit.visible[0][0].subject,
         limit=IMPORT_SECONDS,
     )
-    result = run_check(check, where, worker)
+    result = budget.run(check, where)
     return None if result.status == "passed" else replace(result, passed=0)
 
 

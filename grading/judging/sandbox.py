@@ -23,14 +23,26 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
+from collections.abc import Iterator
 from pathlib import Path, PurePath
 from typing import Any
 
 from ai_playground.checkout import repo_root
-from checking.supervisor import Worker
+from checking.supervisor import Worker, WorkerBroken
 from grading.judging.control_group import ControlGroup, sweep
 from grading.judging.escapes import ESCAPES, holes
-from grading.judging.sandbox_view import MIB, OUTER_ENV, TMP_SIZE, binds_of, bubblewrap, limits
+from grading.judging.sandbox_view import (
+    MIB,
+    OUTER_ENV,
+    SUBMISSION_FOLDERS,
+    TMP_SIZE,
+    binds_of,
+    bubblewrap,
+    limits,
+    warm_parent,
+)
+from grading.judging.warm import SUBMISSIONS, WarmChild, WarmParent
 
 FIRST_UID = 64_100  # this and the next thousand belong to nobody, so that limits a uid are limits a sandbox
 
@@ -68,6 +80,11 @@ class Sandbox:
             raise SandboxError(f"expected the commands {', '.join(needed)}; missing: {', '.join(missing)} (util-linux)")
         self.uid = FIRST_UID + os.getpid() % 1_000 if self.is_root else os.geteuid()
         self.stage = ""
+        self._parent: WarmParent | None = None
+        self._starting = threading.Lock()
+        sweep(Path(tempfile.gettempdir()).glob("course-submissions-*"))
+        self.submissions = tempfile.mkdtemp(prefix=f"course-submissions-{os.getpid()}-")
+        os.chmod(self.submissions, 0o755)  # the sandbox's uid is another one
         if self.is_root:
             sweep(Path(tempfile.gettempdir()).glob("course-stage-*"))
             self.stage = tempfile.mkdtemp(prefix=f"course-stage-{os.getpid()}-")
@@ -77,9 +94,21 @@ class Sandbox:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if not self.unsafe and self.stage:
+        if self.unsafe:
+            return
+        if self._parent is not None:
+            self._parent.close()
+            self._parent = None
+        for folder in filter(None, (self.stage, self.submissions)):
             with contextlib.suppress(FileNotFoundError):
-                os.rmdir(self.stage)
+                os.rmdir(folder)
+
+    @contextlib.contextmanager
+    def folder(self) -> Iterator[Path]:
+        """A folder for a submission, where a worker of this sandbox finds it."""
+        with tempfile.TemporaryDirectory(dir=None if self.unsafe else self.submissions) as name:
+            os.chmod(name, 0o755)
+            yield Path(name)
 
     def path(self, submission: Path, name: str | PurePath) -> Path:
         """Where the worker finds a file or folder of a submission, named as in the repository."""
@@ -89,15 +118,38 @@ class Sandbox:
         """A worker that sees this submission and no other; not started yet.
 
         Args:
-            submission: a folder laid out as the repository, with some of SUBMISSION_FOLDERS.
+            submission: one of `folder`, laid out as the repository, with some of SUBMISSION_FOLDERS.
         """
         if self.unsafe:
             return Worker()
         return SandboxWorker(self, submission)
 
-    def command(self, submission: Path | None, program: list[str], group: ControlGroup | None = None) -> list[str]:
-        """The argv that runs `program` in the sandbox."""
-        binds = binds_of(submission)
+    def warm_child(self, submission: Path | None, group: "ControlGroup", program: list[str] | None = None) -> WarmChild:
+        """A clean child of the warm parent, which is started on first use: it sees `submission` and runs a worker.
+
+        Raises:
+            WorkerBroken: there is none to be had.
+        """
+        with self._starting:
+            if self._parent is not None and not self._parent.alive:
+                self._parent.close()
+                self._parent = None
+            if self._parent is None:
+                program_of_parent = [sys.executable, *warm_parent()]
+                self._parent = WarmParent(self.command(None, program_of_parent, parent_of=self.submissions), OUTER_ENV)
+        names = [name for name in SUBMISSION_FOLDERS if submission and (submission / name).is_dir()]
+        folders = [(f"{submission.name}/{name}", str(repo_root() / name)) for name in names]
+        return self._parent.fork(folders, group.joins, program)
+
+    def command(
+        self,
+        submission: Path | None,
+        program: list[str],
+        group: "ControlGroup | None" = None,
+        parent_of: str = "",
+    ) -> list[str]:
+        """The argv that runs `program` in the sandbox; as a warm parent it sees a folder that submissions come to."""
+        binds = binds_of(submission) + ([(parent_of, SUBMISSIONS)] if parent_of else [])
         lines = [f"echo $$ > {shlex.quote(str(path))}" for path in (group.joins if group else [])]
         if self.is_root:
             lines.append(f"mount -t tmpfs -o size=1m,mode=755 none {self.stage}")
@@ -108,7 +160,7 @@ class Sandbox:
                 lines.append(f"mount --bind {shlex.quote(source)} {at}")
                 staged.append((at, destination))
             binds = staged
-        argv = [*bubblewrap(binds), *limits(), *program]
+        argv = [*bubblewrap(binds, parent=bool(parent_of)), *limits(parent=bool(parent_of)), *program]
         if self.is_root:
             argv = ["setpriv", f"--reuid={self.uid}", f"--regid={self.uid}", "--clear-groups", *argv]
         script = "set -e\n" + "\n".join(lines) + f"\nexec {shlex.join(argv)}\n"
@@ -140,23 +192,25 @@ class Sandbox:
                 "port": server.getsockname()[1],
                 "too_large": TMP_SIZE + 8 * MIB,
             }  # fmt: skip
-            seen = self._try_to_escape(asked, group)
-            found = holes(seen) + [f"it made {path}" for path in new if Path(path).exists()]
-        if self.is_root:
-            uid = self._uid_seen_from_outside()
-            if uid in (0, None):
+            program = [sys.executable, "-I", "-c", ESCAPES, json.dumps(asked)]
+            seen = self._try_to_escape(program, group)
+            found = holes(seen)
+            if self.is_root and (uid := self._uid_seen_from_outside()) in (0, None):
                 found.append(f"student code would run as uid {uid}")
+            if not found and not group.prefix:
+                warm = holes(self._try_to_escape_when_warm(program, group))
+                found += [f"in a child of the warm parent, {hole}" for hole in warm]
+        found += [f"it made {path}" for path in new if Path(path).exists()]
         if found:
             raise SandboxError("the sandbox does not hold, so nothing was graded: " + "; ".join(found))
         return seen | {"memory_group": group.kind}
 
-    def _try_to_escape(self, asked: dict[str, Any], group: ControlGroup) -> dict[str, Any]:
-        """What ESCAPES saw in the sandbox.
+    def _try_to_escape(self, program: list[str], group: ControlGroup) -> dict[str, Any]:
+        """What the program saw in a sandbox of its own.
 
         Raises:
             SandboxError: it did not start, or did not end.
         """
-        program = [sys.executable, "-I", "-c", ESCAPES, json.dumps(asked)]
         try:
             done = subprocess.run(
                 self.command(None, program, group), capture_output=True, timeout=60, env=OUTER_ENV, cwd="/"
@@ -175,6 +229,19 @@ class Sandbox:
                 "--security-opt systempaths=unconfined`"
             ) from None
 
+    def _try_to_escape_when_warm(self, program: list[str], group: "ControlGroup") -> dict[str, Any]:
+        """What the same program says in a child of the warm parent."""
+        try:
+            child = self.warm_child(None, group, program)
+            with child.stdin, child.stdout, child.stderr:
+                uid = _uid_of(child.pid)
+                child.wait(timeout=60)
+                said = child.stdout.read()  # less than a pipe holds
+                seen = json.loads(said)
+        except (WorkerBroken, ValueError, subprocess.TimeoutExpired) as error:
+            raise SandboxError(f"expected the warm parent's child to check its sandbox; found {error}") from None
+        return seen | ({"uid": 0} if self.is_root and uid == 0 else {})
+
     def _uid_seen_from_outside(self) -> int | None:
         """The real uid of a program in the sandbox, which it cannot know itself."""
         process = subprocess.Popen(
@@ -184,21 +251,40 @@ class Sandbox:
         try:
             if process.stdout.readline() != b"up\n":
                 return None
-            status = Path(f"/proc/{process.pid}/status").read_text()
-            return min(int(uid) for uid in status.split("Uid:")[1].split("\n")[0].split())
+            return _uid_of(process.pid)
         finally:
             process.stdin.close()
             process.stdout.close()
             process.wait()
 
 
+def _uid_of(pid: int) -> int:
+    """The least of a process's user ids, as they are outside."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return min(int(uid) for uid in status.split("Uid:")[1].split("\n")[0].split())
+
+
 class SandboxWorker(Worker):
-    """A worker in the sandbox, which knows what it used once it is closed."""
+    """A worker in the sandbox, which knows what it used once it is closed.
+
+    It is a child of the warm parent, unless its control group is one that only a new program can join.
+    """
 
     def __init__(self, sandbox: Sandbox, submission: Path) -> None:
-        self.group = ControlGroup()
+        self.sandbox, self.submission, self.group = sandbox, submission, ControlGroup()
         program = [sys.executable, "-s", "-m", "checking.worker"]
         super().__init__(sandbox.command(submission, program, self.group), OUTER_ENV)
+
+    def _launch(self) -> "subprocess.Popen | WarmChild":
+        if self.group.prefix:
+            return super()._launch()
+        return self.sandbox.warm_child(self.submission, self.group)
+
+    def _kill(self) -> None:
+        if isinstance(self.process, WarmChild):
+            self.process.kill()
+        else:
+            super()._kill()
 
     def __exit__(self, *_: object) -> None:
         super().__exit__()

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from ai_playground.checkout import repo_root
 from ai_playground.workspace import default_workspace
-from grading.assignments import CHECKED_WITH
+from grading.assignments import ASSIGNMENTS, CHECKED_WITH
+from grading.judging.warm import config
 
 MIB = 2**20
 ADDRESS_SPACE = 4096 * MIB  # of one process; importing torch alone needs 512 to 768 MiB of it
@@ -16,6 +17,7 @@ CPU_SECONDS = 120  # of one process; each check is one
 FILE_SIZE = 64 * MIB
 OPEN_FILES = 256
 TMP_SIZE = 96 * MIB
+SHM_SIZE = 16 * MIB
 
 # What a submission may have, laid out as in the repository.
 SUBMISSION_FOLDERS = ("assignments/m13", "checkpoints/myllm/src", "projects/p3_kv_serve")
@@ -46,9 +48,10 @@ def _python() -> list[Path]:
     return [path for path in dict.fromkeys(found) if not path.is_relative_to("/usr") and path != Path("/")]
 
 
-def bubblewrap(binds: list[tuple[str, str]]) -> list[str]:
-    """The argv of bubblewrap, up to the program; `binds` are (source, destination)."""
-    argv = ["bwrap", "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session"]
+def bubblewrap(binds: list[tuple[str, str]], parent: bool = False) -> list[str]:
+    """The argv of bubblewrap, up to the program, which may be a warm parent; `binds` are (source, destination)."""
+    argv = ["bwrap", "--unshare-all", "--unshare-user", "--die-with-parent", "--new-session"]
+    argv += [] if parent else ["--disable-userns"]  # a parent gives each child user namespaces and takes them away
     argv += ["--cap-drop", "ALL", "--hostname", "sandbox", "--ro-bind", "/usr", "/usr"]
     for name in ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"):
         if os.path.islink(name):
@@ -57,14 +60,24 @@ def bubblewrap(binds: list[tuple[str, str]]) -> list[str]:
             argv += ["--ro-bind", name, name]
     for name in ("/etc/ld.so.cache", "/etc/localtime", "/sys/devices/system/cpu"):
         argv += ["--ro-bind-try", name, name]
-    argv += ["--proc", "/proc", "--dev", "/dev", "--size", str(16 * MIB), "--tmpfs", "/dev/shm"]
+    argv += ["--proc", "/proc", "--dev", "/dev", "--size", str(SHM_SIZE), "--tmpfs", "/dev/shm"]
     argv += ["--size", str(TMP_SIZE), "--tmpfs", "/tmp"]  # before the binds: the repository may lie below /tmp
     for source, destination in binds:
         argv += ["--ro-bind", source, destination]
+    if parent:
+        argv += [word for name in SUBMISSION_FOLDERS for word in ("--dir", str(repo_root() / name))]
     argv += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", str(repo_root()), "--clearenv"]
     for key, value in inner_env().items():
         argv += ["--setenv", key, value]
     return argv
+
+
+def warm_parent() -> list[str]:
+    """The arguments of Python that run the warm parent, with every probe's module loaded."""
+    units = [unit for assignment in ASSIGNMENTS.values() for unit in assignment.units()]
+    modules = {check.probe.__module__ for unit in units for check, _ in (*unit.visible, *unit.hidden)}
+    below_tmp = [destination for _, destination in binds_of(None) if destination.startswith("/tmp/")]
+    return config(modules, below_tmp, TMP_SIZE, SHM_SIZE, PROCESSES)
 
 
 def inner_env() -> dict[str, str]:
@@ -86,9 +99,13 @@ def inner_env() -> dict[str, str]:
     }
 
 
-def limits() -> list[str]:
-    """Set from inside, so that they count in the sandbox's own user namespace."""
+def limits(parent: bool = False) -> list[str]:
+    """Set from inside, so that they count in the sandbox's own user namespace.
+
+    A warm parent may have the processes of all its children, each of which has the usual limit in its own namespace.
+    """
+    processes = PROCESSES * 64 if parent else PROCESSES
     return [
-        "prlimit", f"--as={ADDRESS_SPACE}", f"--cpu={CPU_SECONDS}", f"--nproc={PROCESSES}", f"--fsize={FILE_SIZE}",
+        "prlimit", f"--as={ADDRESS_SPACE}", f"--cpu={CPU_SECONDS}", f"--nproc={processes}", f"--fsize={FILE_SIZE}",
         f"--nofile={OPEN_FILES}", "--core=0", "--",
     ]  # fmt: skip

@@ -51,7 +51,7 @@ class Check:
     judge: Callable[[dict[str, Any], Any], None]
     read: str
     subject: Subject
-    limit: float = 20.0
+    limit: float = 10.0
     form: Form = ANY
 
     @property
@@ -64,7 +64,8 @@ class Result:
     """What came of a check: `status` is `passed`, `failed` or `not_written`.
 
     `passed` counts the cases that did; `message` is about the first that did not. `stumbled` says that a judge raised
-    what it should not, on evidence of the right form: the course's fault, which somebody has to look at.
+    what it should not, on evidence of the right form: the course's fault, which somebody has to look at. `timed_out`
+    tells of a case that did not end by itself.
     """
 
     check: Check

@@ -20,7 +20,9 @@ def run_check(check: Check, engine: Path, worker: Worker) -> Result:
     start = time.monotonic()
     answer = worker.ask(check.subject, engine, check.probe, list(check.cases), check.limit)
     result = Result(check, "passed", evidence=[case.get("evidence") for case in answer.cases])
-    result.timed_out = answer.end == "timeout"
+    result.timed_out = answer.end == "timeout" or any(
+        isinstance(evidence, dict) and evidence.get("stopped") is True for evidence in result.evidence
+    )
     for index, case in enumerate(check.cases):
         shown = will_be_shown.set(result.status == "passed")
         try:

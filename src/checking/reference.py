@@ -89,7 +89,15 @@ def _build(text: str) -> Transformer:
 
 def prompt_ids(prompt: list[int] | str) -> list[int]:
     """A case's prompt: token ids, or a text, which the workspace's tokenizer encodes."""
-    return load_tokenizer(default_workspace()).encode(prompt) if isinstance(prompt, str) else list(prompt)
+    if not isinstance(prompt, str):
+        return list(prompt)
+    ws = default_workspace()
+    return list(_encoded(ws, (ws / "tokenizer.json").stat().st_mtime_ns, prompt))
+
+
+@lru_cache(maxsize=256)
+def _encoded(ws: Path, _: int, text: str) -> tuple[int, ...]:
+    return tuple(load_tokenizer(ws).encode(text))
 
 
 EndTokens = int | list[int] | tuple[int, ...] | None  # a list is what JSON makes of several
@@ -124,7 +132,6 @@ class Divergence:
     gap: float  # how much larger the reference's logit of `expected` is; 0.0 is a tie, which goes to the first index
 
 
-@torch.no_grad()
 def first_divergence(
     model: Callable[[Tensor], Tensor], prompt: list[int], output: list[int], tolerance: float = TIE_TOLERANCE
 ) -> Divergence | None:
@@ -134,13 +141,21 @@ def first_divergence(
     is right if it is the argmax there, or if its logit is within `tolerance` of the argmax's: two correct
     engines can round differently at a near-tie, and comparison then goes on along the engine's own tokens. Logits
     that are equal to the last bit are another matter, in float32: there the first index is right and no other
-    (bfloat16 is so coarse that rounding makes ties of its own).
+    (bfloat16 is so coarse that rounding makes ties of its own). The answer is kept, as in `greedy`.
 
     Args:
         prompt: at least one token.
         output: the engine's new tokens, each in [0, vocab_size).
         tolerance: largest allowed difference of the two logits.
     """
+    return _first_divergence(model, tuple(prompt), tuple(output), tolerance)
+
+
+@lru_cache(maxsize=4096)  # right submissions all give the same outputs: who comes later costs nothing here
+@torch.no_grad()
+def _first_divergence(
+    model: Callable[[Tensor], Tensor], prompt: tuple[int, ...], output: tuple[int, ...], tolerance: float
+) -> Divergence | None:
     if not output:
         return None
     logits = model(torch.tensor([prompt + output[:-1]]))[0, len(prompt) - 1 :]  # (len(output), vocab_size)

@@ -30,7 +30,10 @@ START_UP_SECONDS = 120.0  # importing torch on a slow, busy machine; not counted
 GRACE_SECONDS = 5.0
 
 
-WALL = 3.0 if sys.platform == "linux" else 1.0  # wall-clock seconds that a second of a check's limit may take
+WALL = 2.0  # wall-clock seconds that a second of a check's limit may take
+
+
+MAX_PRINTED = 4 * 2**20  # bytes that a worker may print; then its pipe is closed
 
 
 MAX_ANSWERS = 32 * 2**20  # bytes that one request may send, all its cases together
@@ -84,7 +87,16 @@ class Worker:
         """Begin loading torch now, so that it is there when the first request comes."""
         if self.process is not None and self.process.poll() is None:
             return
-        self.process = subprocess.Popen(
+        self.process = self._launch()
+        self.lines: queue.Queue[bytes | None] = queue.Queue()
+        self.printed: deque[bytes] = deque(maxlen=64)
+        self.received = 0
+        self.is_ready = False
+        threading.Thread(target=self._read_answers, args=(self.process.stdout, self.lines), daemon=True).start()
+        threading.Thread(target=_read_prints, args=(self.process.stderr, self.printed), daemon=True).start()
+
+    def _launch(self) -> subprocess.Popen:
+        return subprocess.Popen(
             self.command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -94,12 +106,13 @@ class Worker:
             start_new_session=os.name == "posix",
             pipesize=2**18,  # fewer switches between the two processes for a large answer
         )
-        self.lines: queue.Queue[bytes | None] = queue.Queue()
-        self.printed: deque[bytes] = deque(maxlen=64)
-        self.received = 0
-        self.is_ready = False
-        threading.Thread(target=self._read_answers, args=(self.process.stdout, self.lines), daemon=True).start()
-        threading.Thread(target=_read_prints, args=(self.process.stderr, self.printed), daemon=True).start()
+
+    def _kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if os.name == "posix":
+                os.killpg(self.process.pid, signal.SIGKILL)
+            else:
+                self.process.kill()
 
     def ready(self) -> None:
         """Wait until the worker has loaded torch; no student code has run in it before that.
@@ -126,11 +139,7 @@ class Worker:
         """End the worker and whatever it started."""
         if self.process is None:
             return
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            if os.name == "posix":
-                os.killpg(self.process.pid, signal.SIGKILL)
-            else:
-                self.process.kill()
+        self._kill()
         self.process.wait()
         with contextlib.suppress(OSError):  # the other two are closed by the threads that read them
             self.process.stdin.close()
@@ -206,9 +215,11 @@ class Worker:
 
 def _read_prints(stream: Any, printed: "deque[bytes]") -> None:
     """The last pieces of what was printed; a line may be endless, so it is read in pieces."""
+    left = MAX_PRINTED
     with contextlib.suppress(OSError, ValueError), stream:
-        for piece in iter(lambda: stream.readline(4096), b""):
+        while left > 0 and (piece := stream.readline(4096)):
             printed.append(piece)
+            left -= len(piece)
 
 
 def _parse(line: bytes) -> dict[str, Any]:

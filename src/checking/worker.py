@@ -18,12 +18,13 @@ runs in this very process, and whoever asked enforces the limit by ending it.
 import contextlib
 import ctypes
 import importlib
+import io
 import json
 import math
 import os
+import select
 import signal
 import sys
-import time
 import traceback
 from pathlib import Path
 from traceback import walk_stack
@@ -36,6 +37,20 @@ from checking.student_engine import Engine
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # of Linux's prctl
 
 MAX_LINE = 16 * 2**20  # a longer answer is refused here, before it is sent
+MAX_PRINTED = 2**18  # characters that one request may print; the rest is dropped where it is printed
+
+
+class Printed(io.TextIOWrapper):
+    """Standard output and error of student code: what goes on for ever is cut off, and costs nobody's time."""
+
+    left = MAX_PRINTED
+
+    def write(self, text: str) -> int:
+        kept = text[: max(self.left, 0)]
+        self.left -= len(text)
+        if kept:
+            super().write(kept)
+        return len(text)
 
 
 def plain(value: Any) -> Any:
@@ -122,23 +137,23 @@ def run_forked(request: dict[str, Any], channel: TextIO) -> None:
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # the worker may be ended first
             _limit_cpu(request["limit"])
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # student code must not eat the next request
+            sys.stdout = sys.stderr = Printed(
+                os.fdopen(2, "wb", 0), encoding="utf-8", errors="replace", write_through=True
+            )
             run_request(request, channel)
         except BaseException:
-            traceback.print_exc()
+            with contextlib.suppress(OSError):  # nobody reads it any more
+                traceback.print_exc()
             os._exit(1)
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
         os._exit(0)
-    deadline = time.monotonic() + request["wall"]
     end, done, status = "timeout", 0, 0
-    while time.monotonic() < deadline:
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done:
-            out_of_time = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU
-            end = "done" if status == 0 else "timeout" if out_of_time else "died"
-            break
-        time.sleep(0.002)
+    ended = select.poll()
+    ended.register(handle := os.pidfd_open(child), select.POLLIN)
+    if ended.poll(request["wall"] * 1_000):
+        done, status = os.waitpid(child, 0)
+        out_of_time = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU
+        end = "done" if status == 0 else "timeout" if out_of_time else "died"
+    os.close(handle)
     with contextlib.suppress(ProcessLookupError):  # it left nothing behind
         os.killpg(child, signal.SIGKILL)
     if not done:
@@ -183,18 +198,20 @@ def forks() -> bool:
     return sys.platform == "linux" and os.environ.get("COURSE_FORK") != "0"
 
 
+def load() -> None:
+    """Import what every request needs, before any student code and before the forks."""
+    import torch
+
+    torch.set_num_threads(int(os.environ.get("COURSE_THREADS", "1")))
+
+
 def main() -> None:
     channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # prints of student code go where they can be shown, not into the answers
     requests = os.fdopen(os.dup(0), encoding="utf-8")
+    load()
+    from checking.observe import warm_up
 
-    import torch
-
-    import checking.calling
-    import checking.observe
-    import checking.reference  # loaded before any student code, and before the forks
-
-    torch.set_num_threads(int(os.environ.get("COURSE_THREADS", "1")))
     forking = forks()
     if forking:
         _adopt_orphans()
@@ -205,7 +222,7 @@ def main() -> None:
         if forking:
             importlib.import_module(request["probe"].split(":")[0])  # once, and not in each fork
             if any("observe" in case for case in request["cases"]):
-                checking.observe.warm_up()
+                warm_up()
             run_forked(request, channel)
         else:
             run_request(request, channel)

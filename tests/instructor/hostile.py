@@ -157,6 +157,106 @@ torch.equal = torch.allclose = lambda *a, **k: True
 """
 
 
+NOTES = """
+import ctypes, glob, mmap, os, socket
+libc = ctypes.CDLL(None, use_errno=True)
+libc.shmat.restype = ctypes.c_void_p
+ADD_KEY, KEYCTL = {"x86_64": (248, 250), "aarch64": (217, 219)}.get(os.uname().machine, (None, None))
+found = []
+def left_by_another():
+    for folder in ("/tmp", "/dev/shm", "/var/tmp", "/dev/mqueue", "/run", os.getcwd()):
+        if os.path.exists(folder + "/note"):
+            found.append(folder)
+    if libc.shmget(7777, 4096, 0o600) >= 0:
+        found.append("System V shared memory")
+    if KEYCTL and libc.syscall(KEYCTL, 10, -3, b"user", b"course-note", 0) >= 0:
+        found.append("the session's keyring")
+    if KEYCTL and libc.syscall(KEYCTL, 10, -4, b"user", b"course-note", 0) >= 0:
+        found.append("the user's keyring")
+    with socket.socket(socket.AF_UNIX) as server:
+        if server.connect_ex("\\0course-note") == 0:
+            found.append("an abstract socket")
+    if [pid for pid in glob.glob("/proc/[0-9]*") if b"course-note" in open(pid + "/environ", "rb").read()]:
+        found.append("a process")
+    if len(os.listdir("/dev/pts")) > 1:
+        found.append("a terminal")
+def leave():
+    for folder in ("/tmp", "/dev/shm", "/var/tmp", "/dev/mqueue", "/run", os.getcwd()):
+        try:
+            open(folder + "/note", "w").write("the answers")
+        except OSError:
+            pass
+    libc.shmget(7777, 4096, 0o1600)
+    if KEYCTL:
+        libc.syscall(ADD_KEY, b"user", b"course-note", b"answers", 7, -3)
+        libc.syscall(ADD_KEY, b"user", b"course-note", b"answers", 7, -4)
+    if os.fork() == 0:
+        os.setsid()
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind("\\0course-note")
+        listener.listen()
+        os.open("/dev/ptmx", os.O_RDWR)
+        import time
+        time.sleep(600)
+        os._exit(0)
+"""
+ONCE = (
+    NOTES
+    + """
+if os.path.exists("/tmp/seen"):  # an earlier check of this very submission
+    found = open("/tmp/seen").read().split(",")
+else:
+    left_by_another()
+    leave()
+    open("/tmp/seen", "w").write(",".join(found or ["nothing"]))
+"""
+)
+POISON = """
+import ctypes, glob, os, signal, socket, sys
+parents = []
+pid = os.getppid()
+while pid > 0:
+    parents.append(pid)
+    pid = int(open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()[1])
+for pid in parents:
+    try:
+        with open(f"/proc/{pid}/mem", "r+b", 0) as memory:
+            for line in open(f"/proc/{pid}/maps"):
+                if "rw-p" in line and "[heap]" in line:
+                    memory.seek(int(line.split("-")[0], 16))
+                    memory.write(b"poison" * 1000)
+    except OSError:
+        pass
+for fd in range(3, 256):  # a socket to the grader, should one have been left open
+    try:
+        socket.socket(fileno=os.dup(fd)).sendmsg([b'{"folders": [], "program": ["/bin/true"]}'])
+    except OSError:
+        pass
+for kind in (signal.SIGSTOP, signal.SIGTERM, signal.SIGKILL):
+    for pid in parents:
+        try:
+            os.kill(pid, kind)
+        except OSError:
+            pass
+"""
+MARK = "the-work-of-another"
+REMEMBER = f"""
+import re
+def remembered(mark=re.compile(b"[{MARK[0]}]{MARK[1:]}")):  # the brackets keep it from finding itself
+    with open("/proc/self/mem", "rb", 0) as memory:
+        for line in open("/proc/self/maps"):
+            start, end = (int(at, 16) for at in line.split()[0].split("-"))
+            if line.split()[1].startswith("rw"):
+                try:
+                    memory.seek(start)
+                    if mark.search(memory.read(end - start)):
+                        return True
+                except (OSError, ValueError, OverflowError):
+                    pass
+    return False
+"""
+
+
 def the_class(secret: Path, port: int, results: Path) -> list[Student]:
     """Everybody.
 
@@ -167,7 +267,7 @@ def the_class(secret: Path, port: int, results: Path) -> list[Student]:
     """
     right, stub = (10, 25), (10, 0)
     return [
-        Student("correct", right, files=modules(B)),
+        Student("correct", right, files=modules(f"{B}\n# {MARK}\n")),
         Student("empty", (0, 0), "was not handed in", build=lambda path: path.mkdir()),
         Student("untouched", (0, 0), files=dict(released())),
         Student("syntax_error", stub, "SyntaxError", modules("def greedy_paged(:\n")),
@@ -227,6 +327,11 @@ def the_class(secret: Path, port: int, results: Path) -> list[Student]:
             "import itertools\nfor i in itertools.count():\n    open(f'/tmp/{i}', 'wb').write(bytes(2**24))"))),
         Student("script_in_the_message", stub, "<script>", modules(instead(
             "raise RuntimeError('<script>alert(1)</script> \\x1b[2J \\ud800')"))),
+        *(Student(f"leaves_notes_{number}", stub, "found nothing", modules(ONCE + instead(
+            "raise RuntimeError('found ' + ', '.join(found or ['nothing']))"))) for number in range(4)),
+        Student("poisons_its_parents", stub, "", modules(instead(POISON))),
+        Student("remembers_others", stub, "remembers nothing", modules(REMEMBER + instead(
+            "if not remembered():\n    raise RuntimeError('remembers nothing')"))),
         Student("shadows_torch", right, files=modules(B, **{"torch.py": "raise SystemExit", "json.py": "1 / 0"})),
         Student("one_file", right, files={"serve_myllm.py": A + B.replace("from m13a_load_model ", "# ")}),
         Student("whole_repository", right, build=lambda path: archive(

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from grading.judging import sandbox
+from ai_playground.checkout import repo_root
+from checking.supervisor import WorkerBroken
+from grading.judging import sandbox, warm
 from grading.judging.control_group import ControlGroup, sweep
 from grading.judging.sandbox import Sandbox, SandboxError
 from grading.judging.sandbox_view import PROCESSES
@@ -40,8 +42,10 @@ def test_a_weaker_sandbox_stops_the_run(flag: str, hole: str, monkeypatch: pytes
     whole = sandbox.bubblewrap
     kept = ["--unshare-pid", "--unshare-ipc", "--unshare-uts"] if flag == "--unshare-all" else []
 
-    def weaker(binds: list[tuple[str, str]]) -> list[str]:
-        argv = whole(binds)
+    def weaker(binds: list[tuple[str, str]], parent: bool = False) -> list[str]:
+        argv = whole(binds, parent)
+        if parent:
+            return argv
         at = argv.index(flag)
         return argv[:at] + kept + argv[at + 1 :]
 
@@ -50,6 +54,68 @@ def test_a_weaker_sandbox_stops_the_run(flag: str, hole: str, monkeypatch: pytes
     with Sandbox() as box, pytest.raises(SandboxError, match="does not hold") as raised:
         box.check()
     assert hole in str(raised.value)
+
+
+@needs_bubblewrap
+@pytest.mark.parametrize(
+    ("line", "instead", "hole"),
+    [
+        ("    _renounce()\n", "", "it has capabilities"),
+        ('    Path("/proc/sys/user/max_user_namespaces").write_text("0")\n', "", "it could make a user namespace"),
+        (
+            '"/tmp", "tmpfs", _NOSUID | _NODEV, f"size={given[\'tmp_size\']},',
+            '"/tmp", "tmpfs", 0, f"',
+            "it could fill /tmp",
+        ),
+    ],
+)
+def test_a_weaker_child_of_the_warm_parent_stops_the_run(
+    line: str, instead: str, hole: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = warm.SOURCE.read_text(encoding="utf-8")
+    assert text.count(line) == 1
+    weaker = tmp_path / "weaker.py"
+    weaker.write_text(text.replace(line, instead), encoding="utf-8")
+    monkeypatch.setattr(warm, "SOURCE", weaker)
+    with Sandbox() as box, pytest.raises(SandboxError, match="in a child of the warm parent, ") as raised:
+        box.check()
+    assert hole in str(raised.value)
+
+
+@needs_bubblewrap
+def test_a_child_of_the_warm_parent_sees_its_submission_and_no_other() -> None:
+    show = "import os; print(os.listdir('/tmp'), os.listdir('assignments/m13'), os.path.exists('/tmp/submissions'))"
+    seen = []
+    with Sandbox() as box, box.folder() as other:
+        for name in ("first.py", "second.py"):
+            with box.folder() as folder, ControlGroup() as group:
+                (folder / "assignments" / "m13").mkdir(parents=True)
+                (folder / "assignments" / "m13" / name).touch()
+                child = box.warm_child(folder, group, [sys.executable, "-I", "-c", show])
+                with child.stdin, child.stdout, child.stderr:
+                    child.wait(timeout=60)
+                    seen.append(child.stdout.read().decode().strip() or child.stderr.read().decode())
+        assert other.exists()
+    below = "[]" if not repo_root().is_relative_to("/tmp") else str([repo_root().relative_to("/tmp").parts[0]])
+    assert seen == [f"{below} ['first.py'] False", f"{below} ['second.py'] False"]
+
+
+@needs_bubblewrap
+def test_a_warm_parent_that_died_is_replaced_and_one_that_cannot_start_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hello = [sys.executable, "-I", "-c", "print('hello')"]
+    with Sandbox() as box, ControlGroup() as group:
+        for _ in range(2):
+            with (child := box.warm_child(None, group, hello)).stdout:
+                child.wait(timeout=60)
+                assert child.stdout.read() == b"hello\n"
+            box._parent.close()
+        broken = tmp_path / "broken.py"
+        broken.write_text("raise SystemExit('no torch here')")
+        monkeypatch.setattr(warm, "SOURCE", broken)
+        with pytest.raises(WorkerBroken, match="no torch here"):
+            box.warm_child(None, group, hello)
 
 
 @needs_bubblewrap
