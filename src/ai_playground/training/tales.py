@@ -2,8 +2,7 @@
 
 A tale is a text with choices. `[a|b]` is a choice of wording and changes nothing that happens. `{thing}` is a slot
 of the plot: the values that fill the slots are what tells one plot from another. `{H}` is the hero and `{F}` the
-friend; `{H.he}`, `{H.He}`, `{H.him}` and `{H.his}` their pronouns, which stand for whoever was named last in the paragraph
-(names in quotations do not count): where the other one was, the name is said again. A line that begins with `? ` may be left out, and
+friend; `{H.he}`, `{H.He}`, `{H.him}` and `{H.his}` their pronouns. A line that begins with `? ` may be left out, and
 an empty line begins a paragraph. Names stand after a space, never at the start of a quotation or a paragraph: a name
 is then one and the same token wherever it occurs, which makes it easy to copy.
 """
@@ -128,11 +127,11 @@ TALES = {
             ),
             "found": (
                 'Just then they heard a soft peep above them. A small bird had carried the {thing} up to her nest to keep her eggs warm. "She needs it more than I do," whispered {H}. So {H.he} let the bird keep the {thing} until the eggs had hatched. [Three|Four] tiny birds came out, and they sang for {H} every morning.',
-                'Then {F} turned very red. "I took the {thing} to show my mother, and I forgot to bring it back," {F.he} said in a small voice. "I am sorry." {H} was quiet for a moment. Then {H.he} gave {F} a big hug. "Thank you for telling me," said {H}, and they played with the {thing} together.',
+                'Then {F} turned very red. "I took the {thing} to show my mother, and I forgot to bring it back," {F.he} said in a small voice. "I am sorry." {H} was quiet for a moment. Then {H.he} gave {F} a big hug. "Thank you for telling me," {H.he} said, and they played with the {thing} together.',
                 "Then a big dog came by with muddy paws and a wagging tail. He had buried the {thing} next to his best bone, because he buried everything he loved. {H} laughed so hard that {H.he} had to sit down. They washed the {thing}, and after that they gave the dog a bone of his own.",
                 'At last they saw an old crow in a tree, and beside her lay the {thing}. "I found it in the rain and kept it dry for you," said the crow. {H} thanked her with all {H.his} heart. After that, {H} brought the crow a crust of bread every Sunday.',
                 'Then they saw a very small goat, sitting all alone and holding the {thing}. He had no toys of his own. "Would you like to play with us?" asked {H}. The little goat jumped for joy. That day, {H} lost nothing and found a new friend.',
-                'Then {F} looked at {H} and began to giggle. "What is that in your own bag?" asked {F}. {H} looked, and there was the {thing}! It had been there the whole time. They laughed all the way home, and {H} never again looked everywhere without looking near.',
+                'Then {F} looked at {H} and began to giggle. "What is that in your own bag?" {F.he} asked. {H} looked, and there was the {thing}! It had been there the whole time. They laughed all the way home, and {H} never again looked everywhere without looking near.',
             ),
         },
         """
@@ -176,9 +175,9 @@ TALES = {
                 "First {H} blew and blew until {H.his} face was red, but nothing moved.",
             ),
             "fix": (
-                '"Stand on my shoulders," said {F}. {H} climbed up, and {F} stood very still. Then {H} stretched out one hand, and there it was! Together they were just tall enough.',
+                '"Stand on my shoulders," said {F}. {H} climbed up, and {F} stood very still. {H.He} stretched out one hand, and there it was! Together they were just tall enough.',
                 'Then a [kind|friendly] crow flew by and saw their sad faces. He picked up the string in his beak and brought the {thing} down. "Thank you!" called {H}, and gave him half of {H.his} bread.',
-                '"Let us wait for the wind," said {F}. So they lay down in the grass and looked at the clouds. After a while the wind came back, gave a little puff, and dropped the {thing} right in front of {H}.',
+                '"Let us wait for the wind," said {F}. So they lay down in the grass and looked at the clouds. After a while the wind came back, gave a little puff, and dropped the {thing} right into {H.his} arms.',
                 'Then {F} ran to ask the old farmer, who had a very long ladder. The farmer climbed up, step by step, and came down with the {thing} on his own head. "It suits me!" he said, and they all laughed.',
                 'Then {F} fetched a long fishing rod from the shed. {H} held it up, and after three tries the hook caught the {thing}. "I have never caught such a big fish," said {H}.',
             ),
@@ -256,12 +255,12 @@ TALES = {
             "trick": (
                 'take one slow breath and count to three." So {H} took one slow breath and counted: one, two, three.',
                 'sing a little song." So {H} sang a little song, and {H.his} voice shook only at the beginning.',
-                'hold somebody by the hand." So {F} held {H} by the hand, and it was warm.',
+                'hold my hand." So {H} held {F.his} hand, and it was warm.',
                 'take one small step and then another." So {H} took one small step, and then another.',
                 'think of something funny." So {H} thought of a cow in a red hat, and {H.he} had to smile.',
             ),
             "end": (
-                '"You see," said {F}, "brave does not mean that you are never afraid." And {H} gave {F} a hug.',
+                '"You see," said {F}, "brave does not mean that you are never afraid." And {H} gave {F.him} a hug.',
                 "A few days later, {H} met a little chick who was afraid too. {H} knew just what to say to it.",
                 'The next time, it was {F} who was afraid, of a spider. "I know a trick," said {H}, and they used it together.',
                 "After that, {H} was still a little afraid now and then. But {H.he} knew what to do about it.",
@@ -385,13 +384,13 @@ TALES = {
             ),
         },
         """
-        One [morning|Monday], {H} woke up and thought of {F}. Tomorrow was {F.his} birthday! "I have no present for {F}!" said {H}. "[And I have no money at all.|What can I give?]"
+        One [morning|Monday], {H} woke up and thought of {F}. Tomorrow was {F.his} birthday! "I have no present for {F}!" {H.he} said. "[And I have no money at all.|What can I give?]"
 
         {try} Then {H} made {second}.
         ? "Oh dear," said {H}. "Nothing goes right today."
-        {H} sat down on the step and [thought of {F}|nearly cried]. "What would {F} like best?" {H} asked [the cat|the moon|the wind]. And all at once {H.he} knew.
+        {H} sat down on the step and [thought of {F}|nearly cried]. "What would {F} like best?" {H.he} asked [the cat|the moon|the wind]. And all at once {H.he} knew.
 
-        The next day, {H} gave {F} {gift}. "It is just for you," said {H} [shyly|softly].
+        On {F.his} birthday, {H} gave {F} {gift}. "It is just for you," {H.he} said [shyly|softly].
         {F} was quiet for a moment. "{Gift}!" {F.he} said. "It is the best present of all, because it comes from you." {party}
         """,
     ),
@@ -725,7 +724,7 @@ TALES = {
         One [cold|rainy|gray] day, {F} had {ill} and had to stay in bed. "I will bring {F} some {food}," said {H}, and {H.he} filled a big basket.
 
         On the way, {H} met a {one}. "I am so hungry," said the {one}. "May I have some {food}?"
-        "Of course," said {H}, and gave some away.
+        "Of course," said {H}, and gave away a part of it.
         Then {H} met a {two}. "I am hungry too," said the {two}.
         "Then you must have some {food} as well," said {H}. [The basket was getting very light.|Now there was only a little left.]
 
@@ -757,7 +756,7 @@ TALES = {
             "worry": (
                 "a math test",
                 "a trip to the dentist",
-                "something mean that {H} had said to {F}",
+                "something mean that {H.he} had said to {F}",
                 "a broken toy",
                 "a very long poem to say in school",
             ),
