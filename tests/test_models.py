@@ -341,3 +341,15 @@ def test_several_end_tokens_survive_the_configurations_json() -> None:
     config = TransformerConfig(**SHAPES["gqa"], eos_id=[3, 5])
     assert config.eos_id == (3, 5)
     assert TransformerConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+
+
+def test_rope_without_a_batch_is_one_sequence() -> None:
+    """An engine that keeps its tokens in one flat line has no batch axis."""
+    table = precompute_rope_frequencies(8, 20)
+    q, k = torch.randn(5, 4, 8), torch.randn(5, 2, 8)
+    picked = torch.tensor([3, 0, 7, 7, 19])
+    for freqs in (table, table[picked]):
+        flat, batched = apply_rope(q, k, freqs), apply_rope(q[None], k[None], freqs)
+        assert all(torch.equal(a, b[0]) for a, b in zip(flat, batched, strict=True))
+    with pytest.raises(ValueError, match="at least 5 rows"):
+        apply_rope(q, k, table[:4])

@@ -111,8 +111,8 @@ def apply_rope(q: Tensor, k: Tensor, freqs: Tensor) -> tuple[Tensor, Tensor]:
     """Rotate queries and keys by their positions; neighbouring numbers `(2i, 2i + 1)` form a pair.
 
     Args:
-        q: `(B, T, n_heads, head_dim)`.
-        k: `(B, T, n_kv_heads, head_dim)`.
+        q: `(B, T, n_heads, head_dim)`; without a batch, `(T, n_heads, head_dim)`, too.
+        k: `(B, T, n_kv_heads, head_dim)`, as q.
         freqs: complex rotations from `precompute_rope_frequencies`, one of
             - `(max_len, head_dim // 2)`, the whole table: its first `T` rows are used, so the tokens stand at
               positions 0 to T - 1;
@@ -128,7 +128,7 @@ def apply_rope(q: Tensor, k: Tensor, freqs: Tensor) -> tuple[Tensor, Tensor]:
     Raises:
         ValueError: fewer rows than tokens; three axes that are not `(B, T)` and pairs; rotations that are not complex.
     """
-    batch, length = q.shape[:2]
+    *batch, length = q.shape[:-2]
     if not freqs.is_complex():
         raise ValueError(
             f"freqs must be complex, as precompute_rope_frequencies returns it, got {freqs.dtype}; was the table cast "
@@ -136,10 +136,11 @@ def apply_rope(q: Tensor, k: Tensor, freqs: Tensor) -> tuple[Tensor, Tensor]:
         )
     if freqs.ndim == 2:
         freqs = freqs[:length]
-    if freqs.shape[-2] != length or (freqs.ndim > 2 and freqs.shape[0] not in (1, batch)):
+    if freqs.shape[-2] != length or (freqs.ndim > 2 and list(freqs.shape[:-2]) not in ([1], batch)):
+        sequences = batch[0] if batch else 1
         raise ValueError(
-            f"freqs of shape {tuple(freqs.shape)} do not rotate {batch} sequences of {length} tokens: expected "
-            f"(rows, head_dim / 2) with at least {length} rows, or ({batch}, {length}, head_dim / 2)"
+            f"freqs of shape {tuple(freqs.shape)} do not rotate {sequences} sequences of {length} tokens: expected "
+            f"(rows, head_dim / 2) with at least {length} rows, or ({sequences}, {length}, head_dim / 2)"
         )
     freqs = freqs.unsqueeze(-2)  # (..., T, 1, head_dim / 2): the same for every head
     return _rotate(q, freqs), _rotate(k, freqs)

@@ -105,7 +105,7 @@ RIGHT = (
                                   .replace("return next_tokens", "return next_tokens[::-1]"))),
     right("pool_of_garbage", "the pool begins with large numbers, which the mask hides",
           (B, _POOL, _POOL.replace("torch.zeros(shape,", "torch.full(shape, 1e4,"))),
-    right("pool_of_nan", "the pool begins as NaN, and what is masked is selected away",
+    right("pool_begins_as_nan", "the pool begins as NaN, and what is masked is selected away",
           (B, _POOL, _POOL.replace("torch.zeros(shape,", "torch.full(shape, torch.nan,")),
           (B, _GATHER, _GATHER.replace(".flatten(1, 2),", ".flatten(1, 2).nan_to_num(),") + ".nan_to_num()")),
     right("highest_block_first", "the free block with the highest number is taken, always",
