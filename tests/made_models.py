@@ -71,6 +71,7 @@ def hugging_face_folder(folder: Path, source: Transformer, **changes: Any) -> Pa
                     tensors[f"model.layers.{index}.{theirs}.{kind}"] = tensor
     values = {
         "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
         "vocab_size": config.vocab_size,
         "hidden_size": config.dim,
         "num_hidden_layers": config.n_layers,

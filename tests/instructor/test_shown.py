@@ -19,8 +19,8 @@ def named(checks: tuple[Check, ...], name: str) -> Check:
     return next(check for check in checks if check.name == name)
 
 
-def wrong_tokens(case: dict[str, Any]) -> list[int]:
-    return [1, 2] * 40
+def wrong_tokens(case: dict[str, Any]) -> dict[str, Any]:
+    return {"output": [1, 2] * 40, "not_finite": ""}
 
 
 def wrong_text(case: dict[str, Any]) -> dict[str, Any]:
@@ -28,7 +28,8 @@ def wrong_text(case: dict[str, Any]) -> dict[str, Any]:
 
 
 def wrong_report(case: dict[str, Any]) -> dict[str, Any]:
-    return {"report": {"outputs": [[1, 2] * 40 for _ in case["requests"]]}, "lookups": None}
+    seen = {"stopped": False, "not_finite": "", "requests_after": [], "lookups": None, "memory": None}
+    return {"report": {"outputs": [[1, 2] * 40 for _ in case["requests"]]}, **seen}
 
 
 @pytest.mark.parametrize(
