@@ -135,6 +135,8 @@ def _check_sandbox(unsafe: bool, console: Console) -> None:
         console.print("[bold red]--unsafe: student code runs as you, without a sandbox[/]")
     else:
         console.print(f"sandbox: holds; memory of all processes together limited by: {seen['memory_group']}")
+        if seen["without_parent"]:
+            console.print("sandbox: each worker loads torch itself, since no warm parent can be had", highlight=False)
 
 
 def _changed(

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -116,6 +117,21 @@ def test_a_warm_parent_that_died_is_replaced_and_one_that_cannot_start_says_why(
         monkeypatch.setattr(warm, "SOURCE", broken)
         with pytest.raises(WorkerBroken, match="no torch here"):
             box.warm_child(None, group, hello)
+
+
+@needs_bubblewrap
+def test_where_no_warm_parent_can_be_had_each_worker_starts_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = warm.SOURCE.read_text(encoding="utf-8")
+    forbidden = tmp_path / "forbidden.py"
+    forbidden.write_text(text.replace('_call("unshare", ', '_call("no_namespaces_in_namespaces", '), encoding="utf-8")
+    monkeypatch.setattr(warm, "SOURCE", forbidden)
+    with Sandbox() as box, box.folder() as folder:
+        assert "no_namespaces_in_namespaces" in box.check()["without_parent"]
+        with box.worker(folder) as worker:
+            worker.ready()
+            assert isinstance(worker.process, subprocess.Popen)
 
 
 @needs_bubblewrap
