@@ -145,7 +145,7 @@ def test_an_open_folder_stops_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @needs_bubblewrap
 def test_a_sandbox_that_does_not_start_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox, "limits", lambda: ["no-such-program"])
+    monkeypatch.setattr(sandbox, "limits", lambda **_: ["no-such-program"])
     with Sandbox() as box, pytest.raises(SandboxError, match="no-such-program"):
         box.check()
 
