@@ -174,10 +174,15 @@ def _renounce() -> None:
 
 
 def _close_all_but(kept: list[int]) -> None:
-    for name in os.listdir("/proc/self/fd"):
-        if int(name) > 2 and int(name) not in kept:
-            with contextlib.suppress(OSError):  # the one that listed them
-                os.close(int(name))
+    """Close every descriptor above 2 that is not kept.
+
+    Without /proc: the gate shares its mounts with the first process, whose new /proc does not know the gate.
+    """
+    start = 3
+    for fd in sorted(kept):
+        os.closerange(start, fd)
+        start = max(start, fd + 1)
+    os.closerange(start, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
 
 
 if __name__ == "__main__":

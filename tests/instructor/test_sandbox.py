@@ -102,6 +102,22 @@ def test_a_child_of_the_warm_parent_sees_its_submission_and_no_other() -> None:
 
 
 @needs_bubblewrap
+def test_a_gate_that_is_slower_than_its_first_process_does_not_end_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = warm.SOURCE.read_text(encoding="utf-8")
+    line = "    _close_all_but([])\n    os.waitpid(first, 0)\n"
+    assert text.count(line) == 1
+    slow = tmp_path / "slow.py"
+    slow.write_text(text.replace(line, f"    __import__('time').sleep(1)\n{line}"), encoding="utf-8")
+    monkeypatch.setattr(warm, "SOURCE", slow)
+    program = [sys.executable, "-I", "-c", "import time; time.sleep(2); print('hello')"]
+    with Sandbox() as box, ControlGroup() as group, (child := box.warm_child(None, group, program)).stdout:
+        child.wait(timeout=60)
+        assert (child.stdout.read(), child.stderr.read()) == (b"hello\n", b"")
+
+
+@needs_bubblewrap
 def test_a_warm_parent_that_died_is_replaced_and_one_that_cannot_start_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
