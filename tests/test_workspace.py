@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from ai_playground.workspace import (
     WorkspaceError,
     load_checkpoint,
     load_tokenizer,
+    mapped_model,
     read_metrics,
     record_metrics,
     save_checkpoint,
@@ -44,6 +46,35 @@ def test_what_was_saved_is_what_is_loaded(ws: Path) -> None:
     assert loaded.config == CONFIG
     for name, tensor in model.state_dict().items():
         assert torch.equal(loaded.state_dict()[name], tensor)
+
+
+@pytest.mark.parametrize("dtype", [None, torch.float32])
+def test_a_mapped_model_keeps_the_files_precision_unless_asked(ws: Path, dtype: torch.dtype | None) -> None:
+    halved = random_model(CONFIG, 0).bfloat16()
+    save_checkpoint(ws, CONFIG, halved.state_dict())
+    model, tokens = mapped_model(ws, dtype), torch.arange(12).reshape(2, 6)
+    assert {p.dtype for p in model.parameters()} == {dtype or torch.bfloat16}
+    assert not model.training and not any(p.requires_grad for p in model.parameters())
+    with torch.no_grad():
+        assert torch.equal(model(tokens), halved.to(dtype)(tokens))
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads the process's memory map from /proc")
+def test_a_mapped_model_has_no_copy_of_the_weights(ws: Path) -> None:
+    model = mapped_model(ws)
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    mapped = [line.split()[0].split("-") for line in lines if line.endswith(str(ws / "final.pt"))]
+    for p in model.parameters():
+        assert any(int(start, 16) <= p.data_ptr() < int(end, 16) for start, end in mapped)
+
+
+def test_a_mapped_model_names_the_weights_that_do_not_fit(ws: Path) -> None:
+    weights = random_model(CONFIG, 0).state_dict()
+    weights["layers.0.ffn.up.weight"] = weights["layers.0.ffn.up.weight"][1:]
+    del weights["norm.weight"]
+    save_checkpoint(ws, CONFIG, weights)
+    with pytest.raises(WorkspaceError, match=r"(?s)norm\.weight.*layers\.0\.ffn\.up\.weight"):
+        mapped_model(ws)
 
 
 def test_a_missing_folder_and_missing_files_are_named(ws: Path) -> None:

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from ai_playground.checkout import repo_root
-from ai_playground.models import TransformerConfig
+from ai_playground.models import Transformer, TransformerConfig
 from ai_playground.tokenizer import Tokenizer
 
 
@@ -52,8 +52,12 @@ def read_config(ws: Path) -> TransformerConfig:
         raise WorkspaceError(f"{path} is not a model configuration: {error}. {_RESTORE}") from None
 
 
-def load_checkpoint(ws: Path) -> dict[str, Any]:
+def load_checkpoint(ws: Path, *, mapped: bool = False) -> dict[str, Any]:
     """`final.pt`, read without running any code that it may carry (`torch.load(weights_only=True)`).
+
+    Args:
+        ws: the workspace.
+        mapped: the tensors stay in the file and take memory as they are read; else they are copies.
 
     Returns:
         `{"config": TransformerConfig, "model": dict[str, Tensor]}`; tensors are on the CPU.
@@ -65,7 +69,7 @@ def load_checkpoint(ws: Path) -> dict[str, Any]:
     config = read_config(ws)
     path = _require(ws, "final.pt")
     try:
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except Exception as error:  # torch raises UnpicklingError, RuntimeError, EOFError, OSError, KeyError, ...
         if "weights_only" in str(error) or "Unsupported" in str(error):
             raise WorkspaceError(
@@ -93,6 +97,30 @@ def load_checkpoint(ws: Path) -> dict[str, Any]:
     if differing:
         raise WorkspaceError(f"config.json and final.pt in {ws} disagree: {'; '.join(differing)}. {_RESTORE}")
     return {"config": config, "model": weights}
+
+
+def mapped_model(ws: Path, dtype: torch.dtype | None = None) -> Transformer:
+    """A workspace's model around its weights as they lie in the file: no second copy, no other precision.
+
+    Args:
+        ws: the workspace.
+        dtype: what the weights are converted to, which copies them; None is their own.
+
+    Returns:
+        In eval mode, without gradients.
+
+    Raises:
+        WorkspaceError: what `load_checkpoint` refuses, or weights that are not those of the configuration.
+    """
+    checkpoint = load_checkpoint(ws, mapped=True)
+    with torch.device("meta"):  # shapes alone
+        model = Transformer(checkpoint["config"])
+    try:
+        model.load_state_dict(checkpoint["model"], assign=True)
+    except RuntimeError as error:  # names every tensor that is missing, unexpected or of another shape
+        raise WorkspaceError(f"{ws / 'final.pt'} does not match its configuration: {error}. {_RESTORE}") from None
+    model.place_rope_table()
+    return model.to(dtype).eval().requires_grad_(False)
 
 
 def save_checkpoint(ws: Path, config: TransformerConfig, weights: dict[str, Tensor]) -> None:

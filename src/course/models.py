@@ -1,7 +1,7 @@
 """`course import`, `course models` and `course serve`: other people's models, and your engine as a command."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.panel import Panel
@@ -14,6 +14,9 @@ from course.paths import default_engine
 
 if TYPE_CHECKING:
     from ai_playground.importing import Source
+
+
+Precision = Literal["auto", "float32", "bfloat16", "float16"]
 
 
 def import_model(
@@ -85,16 +88,28 @@ def serve(
     engine: Annotated[str | None, typer.Option(help="`assignments`, `solutions` or a path.")] = None,
     max_new: Annotated[int, typer.Option(help="Tokens to make for each prompt, at most.")] = 128,
     chat: Annotated[bool, typer.Option("--chat", help="Put each prompt as a question to a chat model.")] = False,
+    dtype: Annotated[
+        Precision, typer.Option(help="Of the weights and the cache; `auto` is what the file has.")
+    ] = "auto",
 ) -> None:
-    """Serve prompts of your own, greedily, through an engine."""
+    """Serve prompts of your own, greedily, through an engine.
+
+    A model in float32 is loaded by your own `load_model`. Any other stays in the file's precision and in the file.
+    """
+    import torch
+
     from ai_playground.importing import chat_ids
-    from ai_playground.workspace import default_workspace, load_tokenizer
+    from ai_playground.workspace import default_workspace, load_tokenizer, mapped_model
     from milestones.subjects import M13
 
     ws = workspace or default_workspace()
     try:
         functions = M13.engine(M13.find(engine or default_engine()))
-        model, tokenizer = functions.load_model(ws), load_tokenizer(ws)
+        wanted = None if dtype == "auto" else getattr(torch, dtype)
+        model = mapped_model(ws, wanted)
+        if wanted is None and next(model.parameters()).dtype == torch.float32:
+            model = functions.load_model(ws)
+        tokenizer = load_tokenizer(ws)
         requests = [chat_ids(ws, prompt) if chat else tokenizer.encode(prompt) for prompt in prompts]
         report = functions.serve(requests, max_new, model=model, eos_id=model.config.eos_id)
     except NotImplementedError as error:

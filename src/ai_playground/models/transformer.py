@@ -120,8 +120,11 @@ class Transformer(nn.Module):
         self.layers = nn.ModuleList(Block(config) for _ in range(config.n_layers))
         self.norm = RMSNorm(config.dim, config.norm_eps)
         self.head = None if config.tie_embeddings else nn.Linear(config.dim, config.vocab_size, bias=False)
-        # Not a buffer: a table that follows from the configuration need not be in the state dict.
-        self._freqs = rope_table(config)
+        self.place_rope_table()
+
+    def place_rope_table(self) -> None:
+        """Compute the rotations anew. They are no buffer: what the configuration says need not be in a state dict."""
+        self._freqs = rope_table(self.config)
 
     def rope_frequencies(self, device: torch.device) -> Tensor:
         """`rope_table(self.config)`, kept on the device that asked last, whatever the dtype of the weights."""
