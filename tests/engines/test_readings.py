@@ -1,4 +1,4 @@
-"""Prompts that are equal, or the beginning of one another: no right engine fails on any draw, and wrong ones do."""
+"""What the judges read out of a run: no right engine fails on any draw, and wrong ones do."""
 
 import random
 from pathlib import Path
@@ -34,6 +34,12 @@ def test_a_right_engine_passes_whatever_is_drawn(name: str, tmp_path: Path) -> N
     engine = M13.engine(chosen.write(tmp_path / name))
     for case in map(drawn_case, range(20)):
         judge_serve(case, probes.serve(engine, case))
+
+
+def test_who_finds_all_blocks_again_was_preempted_all_the_same(tmp_path: Path) -> None:
+    chosen = next(engine for engine in KINDS["right"] if engine.name == "lazy_preemption")
+    case = random_case([4, 41, 4, 4], 7, 12, 8, 8, max_batch=3)
+    judge_serve(case, probes.serve(M13.engine(chosen.write(tmp_path / "lazy")), case))
 
 
 @pytest.mark.parametrize(
