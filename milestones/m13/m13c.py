@@ -159,8 +159,8 @@ CHECKS = (
             | {"label": "three requests as long as the model allows, a pool for one"},
             random_case([6, 5, 4, 7], 5, 30, 9, 4, {2: 0}, eos_id=EOS)
             | {"label": f"requests that end early (eos_id={EOS}), in a pool that preempts"},
-            random_case([6, 5, 4, 7], 5, 30, 9, 4, eos_id=[EOS, 31])
-            | {"label": f"two end tokens (eos_id=({EOS}, 31)), in a pool that preempts"},
+            random_case([6, 5, 4, 7], 5, 24, 30, 1, eos_id=[EOS, 36, 60], min_preemptions=1)
+            | {"label": f"three end tokens (eos_id=({EOS}, 36, 60)), in a pool that preempts"},
         ),
         judge=judge_serve,
         read=READ,

@@ -93,7 +93,8 @@ def judge_tokens(
             raise CheckFailed(
                 f"{what}: nothing after the end token {output[first]} at position {first}",
                 f"{len(output) - 1 - first} more",
-                "the end token is not noticed where it was made: a prefill can make it too",
+                "the end token is not noticed where it was made: a prefill can make it too"
+                + (f"; and of several end tokens ({clip(list(ends))}) each ends its request" if len(ends) > 1 else ""),
             )
     elif len(output) < n:
         short = n - len(output)

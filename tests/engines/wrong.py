@@ -328,7 +328,7 @@ SERVING = (
     wrong("max_batch_one_too_many", "m13c.roomy_pool", "max_batch", "at most max_batch requests run",
           (C, "while self.waiting and len(self.running) < self.max_batch:",
               "while self.waiting and len(self.running) <= self.max_batch:")),
-    wrong("one_at_a_time", "m13c.continuous", "no batching", "requests run together",
+    wrong("one_at_a_time", "m13c.roomy_pool", "no batching", "requests run together",
           (C, "while self.waiting and len(self.running) < self.max_batch:", "while self.waiting and not self.running:")),
     # ---- order
     wrong("last_come_first_served", "m13c.roomy_pool", "first come, first served", "first come, first served",
@@ -400,7 +400,7 @@ SERVING = (
               "        for seq in batch:\n            row = self.rows.setdefault(seq.seq_id, [])\n"
               "            row.extend(self.manager.tables[seq.seq_id][len(row) :])\n"
               "        return [self.rows[seq.seq_id] for seq in batch]")),
-    wrong("first_end_token_only", "m13c.edges", "end token", "each of several end tokens ends a request",
+    wrong("first_end_token_only", "m13c.edges", "of several end tokens", "each of several end tokens ends a request",
           (C, _FINISHED, _FINISHED.replace("end_tokens(eos_id)", "end_tokens(eos_id)[:1]"))),
     wrong("end_token_dropped", "m13c.continuous", "end token", "the end token is kept",
           (C, _OUTPUTS, '"outputs": [[t for t in seq.output if t != eos_id] for seq in sequences]')),

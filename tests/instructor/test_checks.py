@@ -260,6 +260,16 @@ def test_a_silent_token_is_never_written() -> None:
     assert all(token < 67 for seed in range(5) for token in greedy(model, ids(5, 97, seed), 40))
 
 
+def test_each_end_token_of_a_case_ends_a_request() -> None:
+    cases = [case for check in m13c.CHECKS for case in check.cases if case.get("eos_id") is not None]
+    assert any(type(case["eos_id"]) is list for case in cases)
+    for case in cases:
+        ends = case["eos_id"] if type(case["eos_id"]) is list else [case["eos_id"]]
+        model = build_model(case["model"])
+        outputs = [greedy(model, prompt, case["max_new"], ends) for prompt in case["requests"]]
+        assert {output[-1] for output in outputs if len(output) < case["max_new"]} == set(ends), case["label"]
+
+
 def test_the_drawn_inputs_differ_with_the_seed_and_say_it() -> None:
     assert m13b.fresh_cases(1) != m13b.fresh_cases(2) and m13b.fresh_cases(1) == m13b.fresh_cases(1)
     assert all(case["seed"] == 3 for case in m13b.fresh_cases(3) + m13c.fresh_cases(3))

@@ -7,7 +7,9 @@ for a way through the run, from one pause between two passes to a later one, on 
 what it must be there.
 """
 
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from checking.check import CheckFailed
@@ -57,16 +59,25 @@ class _Judge:
     def __init__(self, case: dict[str, Any], requests: list[list[int]], outputs: list[list[int]], seen: Seen) -> None:
         self.size, self.max_new, self.seen = case.get("block_size", 16), case["max_new"], seen
         self.requests, self.outputs = requests, outputs
-        self.states = [self._states(call) for call in range(-1, seen.calls)]  # states[i]: before call i
         self.fed: list[list[tuple[int, Event]]] = [[] for _ in range(seen.calls)]
         for index, events in enumerate(seen.events):
             for event in events:
                 self.fed[event.call].append((index, event))
+        self.decode_calls = [call for call, fed in enumerate(self.fed) if any(event.decodes for _, event in fed)]
+        # Who missed a decode step may have been prefilled again, with the one token that was not in its blocks.
+        self.came_back = {
+            (index, event.call)
+            for index, events in enumerate(seen.events)
+            for before, event in pairwise(events)
+            if self._decoded_between(before.call, event.call)
+        }
+        self.states = [self._states(call) for call in range(-1, seen.calls)]  # states[i]: before call i
 
     def _states(self, call: int) -> list[_State]:
         """How memory can be held after a call: who is done may hold it still, who begins again may have lost it.
 
-        Who begins in the next call may have been admitted.
+        So may who misses a decode step that others get: an engine that leaves a preempted request's blocks until they
+        are needed may find them all again. Who begins in the next call may have been admitted.
         """
         certain, done, doubtful, admitted = [], [], [], []
         for index, events in enumerate(self.seen.events):
@@ -78,7 +89,7 @@ class _Judge:
             one = (index, event.cached)
             if last + 1 == len(events):  # its last tokens went through
                 done += [one] if event.call == call else []
-            elif events[last + 1].begins:
+            elif events[last + 1].begins or (index, events[last + 1].call) in self.came_back:
                 doubtful.append(one)
             else:
                 certain.append(one)
@@ -88,6 +99,10 @@ class _Judge:
             for extra in (([], done) if done else ([],))
             for new in (([], admitted) if admitted else ([],))
         ]
+
+    def _decoded_between(self, call: int, later: int) -> bool:
+        """Whether anybody was decoded in a call after one and before a later one."""
+        return bisect_left(self.decode_calls, later) > bisect_right(self.decode_calls, call)
 
     def _state(self, held: list[tuple[int, int]]) -> _State:
         return _State(
@@ -104,7 +119,7 @@ class _Judge:
         None if that is no step: a request would be decoded twice in it.
         """
         events = [pair for call in range(start, end) for pair in self.fed[call]]
-        decoded = [index for index, event in events if event.decodes]
+        decoded = [index for index, event in events if event.decodes and (index, event.call) not in self.came_back]
         if len(decoded) > len(set(decoded)):
             return None
         fed = {index for index, _ in events}

@@ -2,12 +2,18 @@
 
 Each prompt begins with a token that the model never writes. Whenever one is looked up, a request is being (re)computed
 from its beginning; what follows is its prompt, and after a preemption the tokens that it had made. Every other token is
-the next one of a request that is in the cache already. Prompts may be equal, or the beginning of one another.
+the next one of a request that is in the cache already.
+
+Prompts may be equal, or the beginning of one another. Then tokens alone do not always say whose beginning was seen, and
+the same calls can be read in more than one way: an engine is right if it is right in one of them.
 """
 
-from collections.abc import Container, Iterable
+from collections import deque
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import accumulate, chain, takewhile
+from itertools import chain, takewhile
+
+MOST_READINGS = 32  # the likeliest is mostly the true one, and in the course's own cases there are few others
 
 
 @dataclass
@@ -35,7 +41,7 @@ class Seen:
         order: the request of each beginning. Calls that follow each other and all begin a prompt are one admission,
             and order within an admission is the engine's own business (padded, grouped by length, the last one first):
             there the order is that of the requests.
-        before: how many tokens had gone through the model before it.
+        decoded: how many tokens had been decoded before the call of each beginning.
         again: the tokens that went through the model once more because their request began anew.
         events: for each request what happened to it.
         calls: the number of calls.
@@ -43,38 +49,72 @@ class Seen:
     """
 
     order: list[int] = field(default_factory=list)
-    before: list[int] = field(default_factory=list)
+    decoded: list[int] = field(default_factory=list)
     again: int = 0
     events: list[list[Event]] = field(default_factory=list)
     calls: int = 0
     lost: bool = False
 
 
-def watch(requests: list[list[int]], outputs: list[list[int]], lookups: list[list[int]]) -> Seen:
-    """Read the calls of a run whose outputs are known."""
+def readings(requests: list[list[int]], outputs: list[list[int]], lookups: list[list[int]]) -> Iterator[Seen | None]:
+    """The ways in which the calls of a run whose outputs are known can be read, the likeliest first.
+
+    Where all prompts begin with tokens of their own there is one. Elsewhere the last may be None: one loses its way, or
+    there are too many, so that nothing is certain.
+    """
+    alone = len({prompt[0] for prompt in requests}) == len(requests)
+    waiting: deque[dict[int, int]] = deque([{}])  # beginnings that are read as another request's than the likeliest's
+    for _ in range(MOST_READINGS):
+        if not waiting:
+            return
+        otherwise = waiting.popleft()
+        seen, choices = _watch(requests, outputs, lookups, otherwise)
+        if seen.lost and not alone:
+            break
+        yield seen
+        waiting += [
+            otherwise | {at: index}
+            for at, indices in enumerate(choices)
+            for index in indices[1:]
+            if at > max(otherwise, default=-1)
+        ]
+    yield None
+
+
+def _watch(
+    requests: list[list[int]], outputs: list[list[int]], lookups: list[list[int]], otherwise: Mapping[int, int]
+) -> tuple[Seen, list[list[int]]]:
+    """One reading, and whose each beginning can be, the likeliest first; `otherwise` has those of another choice."""
     seen = Seen(events=[[] for _ in requests], calls=len(lookups))
     run = _Run(requests, outputs)
-    total, admission = 0, 0  # tokens so far, and where in `order` the admission that goes on began
+    choices: list[list[int]] = []
+    decoded, admission = 0, 0  # tokens so far; where in `order` the admission that goes on began
     for call, tokens in enumerate(lookups):
         admitted = len(seen.order)
+        decoded_before = decoded
         fed: dict[int, Event] = {}
         rivals: set[int] = set()  # one of them was meant, and it matters which
         at = 0
         while at < len(tokens):
             if tokens[at] in run.firsts:
-                index = run.whose_beginning(tokens[at:], chain(*lookups[call + 1 :]), fed)
+                choices.append(run.whose_beginning(tokens[at:], chain(*lookups[call + 1 :]), fed))
+                index = otherwise.get(len(choices) - 1, choices[-1][0])
                 count = run.begin(index, tokens[at:])
                 seen.again += count - 1 if index in seen.order else 0
                 seen.order.append(index)
+                seen.decoded.append(decoded_before)
                 fed[index] = Event(call, count, True, False)
                 at += count
                 continue
             candidates = run.whose_next(tokens[at:])
             if candidates:
                 index = candidates[0]
-                # Two that get the same token are as good as one another, unless one of them is done with it.
-                rivals.update(candidates if any(run.ends_with_next(one) for one in candidates) else ())
+                # Two that get the same token are as good as one another, unless one of them is done with it, or they
+                # begin alike.
+                matters = any(run.ends_with_next(one) or run.alike(one, index) for one in candidates[1:])
+                rivals.update(candidates if matters or run.ends_with_next(index) else ())
                 decodes = run.cached[index] >= run.prefilled[index]
+                decoded += decodes
                 run.cached[index] += 1
                 begins = index in fed and fed[index].begins
                 fed[index] = Event(call, run.cached[index], begins, decodes)
@@ -85,17 +125,14 @@ def watch(requests: list[list[int]], outputs: list[list[int]], lookups: list[lis
         if len(seen.order) == admitted:
             admission = admitted
         else:
-            seen.order[admission:] = sorted(seen.order[admission:])
-            first = seen.before[admission] if admission < len(seen.before) else total
-            lengths = [0, *(len(requests[index]) for index in seen.order[admission:-1])]
-            seen.before[admission:] = [first + so_far for so_far in accumulate(lengths)]
+            pairs = sorted(zip(seen.order[admission:], seen.decoded[admission:], strict=True))
+            seen.order[admission:], seen.decoded[admission:] = map(list, zip(*pairs, strict=True))
         for index, event in fed.items():
             seen.events[index].append(event)
             run.fed[index] = call
             run.after(index)
-        total += len(tokens)
     seen.lost |= any(run.made[index] < len(output) for index, output in enumerate(outputs))
-    return seen
+    return seen, choices
 
 
 class _Run:
@@ -115,8 +152,9 @@ class _Run:
         """How many tokens of a request can go through the model."""
         return min(len(self.prompts[index]) + self.made[index], len(self.texts[index]) - 1)
 
-    def whose_beginning(self, tokens: list[int], later: Iterable[int], fed: Container[int]) -> int:
-        """Whose prompt it is: the longest that is there. One that begins again brings its new tokens along.
+    def whose_beginning(self, tokens: list[int], later: Iterable[int], fed: Container[int]) -> list[int]:
+        """Whose prompt it can be, the likeliest first: the longest that is there. One that begins again brings its new
+        tokens along.
 
         Args:
             tokens: what went through the model in this call, from the first token of the prompt on.
@@ -125,20 +163,22 @@ class _Run:
         """
         prompt = [tokens[0], *takewhile(lambda token: token not in self.firsts, chain(tokens[1:], later))]
 
-        def rank(index: int) -> tuple[int, bool, int, bool, int]:
+        def rank(index: int) -> tuple[bool, int, bool, int, bool, int, int]:
             again = index in self.admitted
-            whole = _equal(self.prompts[index], prompt)
+            matching, known = self._matching(index, tokens), self.known(index)
             return (
-                whole,
-                whole == len(self.prompts[index]),
-                self._matching(index, tokens),
+                matching >= known - 1,  # some leave the last one to the batch
+                matching,
+                matching == known,
+                _equal(self.prompts[index], prompt),
                 not again,
+                -self.fed[index] if again else 0,  # who is running was fed in the latest step
                 index if again else -index,
             )
 
         alike = [index for index, prompt in enumerate(self.prompts) if prompt[0] == tokens[0]]
         possible = [index for index in alike if index not in fed and self.known(index) > self.cached[index]]
-        return max(possible or alike, key=rank)
+        return sorted(possible or alike, key=rank, reverse=True)
 
     def _matching(self, index: int, tokens: list[int]) -> int:
         return _equal(self.texts[index][: max(self.known(index), 1)], tokens)
@@ -161,6 +201,10 @@ class _Run:
             if explained:
                 waiting.append((-explained, self.fed[index], index))
         return [index for _, _, index in sorted(waiting, key=lambda way: way[:2])]
+
+    def alike(self, index: int, other: int) -> bool:
+        """Whether two requests begin alike."""
+        return self.prompts[index][0] == self.prompts[other][0]
 
     def ends_with_next(self, index: int) -> bool:
         """Whether a request is done when it is fed one token more."""
